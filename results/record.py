@@ -1,0 +1,121 @@
+"""What a run leaves behind: one record per case and process, and one description of the machine.
+
+The one definition, written by `bench` and read by `analysis`. A run is a folder
+`<device>/<UTC>-<commit7>/` holding `environment.json` (an `Environment`) and
+`measurements.jsonl` (one `Record` a line, strict JSON). Bytes are bytes, GB/s is 1e9 bytes per
+second, times are seconds. `None` means unknown or not applicable, never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+"""Version of both files; a reader refuses a newer one by name and still reads older ones."""
+
+Status = Literal["ok", "wrong", "failed", "skipped", "timeout"]
+Cache = Literal["cold", "steady"]
+Timer = Literal["events", "graph", "cupti", "wall"]
+PeakSource = Literal["attributes", "sheet", "user"]
+
+
+class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=False):
+    """What one process gave for one case. Its key is (case, process, position)."""
+
+    schema: int
+    case: str  # readable and unique: rms_norm/forward/cuda/bfloat16/8192x4096/cold
+    operation: str
+    family: str
+    direction: Literal["forward", "backward"]
+    implementation: str  # cuda, cupy, numba, triton, torch, compile, cpu, memcpy, …
+    variant: str  # "" is the default form; "unfused", "naive", … a named one
+    dtype: str
+    shape: dict[str, int]
+    cache: Cache
+    process: int  # 0, 1, …: the fresh worker process
+    position: int  # place in that process's walk; a reference copy appears at several
+    status: Status
+    reason: str | None = None  # why not ok; one line
+    bytes_read: int  # stated traffic, the same for every implementation
+    bytes_written: int
+    schedule_bytes: int | None = None  # where on-chip capacity forces a re-read
+    unfused_bytes: int | None = None  # what the chain of a fused operation moves
+    flops: int | None = None
+    timer: Timer | None = None
+    seconds: list[float] = []  # every sample, in order, rounded to the nanosecond
+    sm_clock_mhz: list[int] = []
+    throttled: bool | None = None
+    launch_overhead_seconds: float | None = None
+    stop: str | None = None  # which rule ended sampling
+    footprint_bytes: int | None = None  # bytes touched before a buffer is used again
+    max_error: float | None = None  # largest error in units of `tolerance`'s measure
+    tolerance: float | None = None
+    allocates: bool | None = None  # the implementation allocates its outputs inside the clock
+    choice: dict[str, int | float | str | bool] = {}  # autotuned configuration
+    source_hash: str
+    started_at: str  # ISO 8601, UTC
+
+
+class Peak(msgspec.Struct, kw_only=True, frozen=True):
+    """A bandwidth to compare with, and where it comes from."""
+
+    gbps: float
+    source: PeakSource
+    provenance: str  # "2 x 3201 MHz x 6016 bit / 8", "NVIDIA … datasheet", the user's words
+
+
+class Device(msgspec.Struct, kw_only=True, frozen=True):
+    """Who was measured. Unknown is None; `missing` of the environment says why."""
+
+    kind: Literal["cuda", "cpu"]
+    name: str
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    capability: str | None = None  # "12.1"
+    architecture: str | None = None  # CPU: "x86_64", "aarch64"
+    memory_bytes: int | None = None
+    integrated: bool | None = None
+    mig: str | None = None  # slice profile, e.g. "1g.10gb"
+    ecc: bool | None = None
+    power_limit_watts: float | None = None
+    multiprocessors: int | None = None  # CPU: cores used
+    l2_bytes: int | None = None  # CPU: the last level sysfs names
+    memory_side_cache_bytes: int = 0
+    llc_bytes: int  # what eviction and shapes are sized by
+    driver: str | None = None
+    cuda_driver: str | None = None  # the CUDA version the driver supports, "13.0"
+
+
+class Environment(msgspec.Struct, kw_only=True, frozen=True):
+    """environment.json: everything a reader needs to judge the records beside it."""
+
+    schema: int
+    run: str  # folder name, <UTC>-<commit7>
+    started_at: str
+    finished_at: str | None = None
+    device: Device
+    peak: Peak | None  # the one percentages are of; None: no percentage
+    peak_reason: str | None = None  # why there is none
+    peak_candidates: list[Peak] = []
+    quirks: list[str] = []  # what is special about this device, one line each
+    warnings: list[str] = []
+    missing: dict[str, str] = {}  # field or query -> why it is unknown
+    memory_budget_bytes: int
+    host: dict[str, str] = {}  # kernel, cpu, governor, container, wsl, …
+    versions: dict[str, str] = {}  # python, torch, cuda-core, nvrtc, …
+    before: dict[str, str | float] = {}  # clocks, power, temperature, load before the run
+    after: dict[str, str | float] = {}
+    processes_before: list[str] | None = None  # other compute processes; None: unknown
+    processes_after: list[str] | None = None
+    commit: str | None
+    dirty: bool | None
+    commit_reason: str | None = None  # why commit or dirty is unknown
+    command: list[str]
+    preset: str
+    seed: int
+    processes: int
+    cache_states: list[Cache]
+    time_limit_seconds: float | None = None
+    choices: dict[str, dict[str, int | float | str | bool]] = {}
