@@ -1,0 +1,7 @@
+"""Placeholder until this backend is written."""
+
+from __future__ import annotations
+
+
+def unavailable() -> str | None:
+    return None

@@ -1,0 +1,172 @@
+"""The unfused form of a fused operation: its chain, run one implementation after another.
+
+Each step stores its intermediates with the default cache policy (`Spec.streaming` is False), since
+the next step reads them; intermediates are scratch of the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .dtypes import DType
+from .operation import Direction, Operation, Step, Tensor
+from .spec import CannotPrepare, Launch, Prepared, Spec, Tensors
+
+if TYPE_CHECKING:
+    import torch
+
+    from .discovery import Catalogue, Implementation
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One prepared step and the names its tensors have in the chain."""
+
+    prepared: Prepared
+    io: Direction
+    names: Mapping[str, str]  # operand or scratch of the step -> name in the chain
+
+
+def exists(catalogue: Catalogue, unfused: Implementation) -> bool:
+    """Whether every step of the chain has an implementation in this backend."""
+    return all(
+        _default(catalogue, step, unfused.backend) is not None
+        for step in _all_steps(unfused.operation, unfused.variant)
+    )
+
+
+def step_implementations(catalogue: Catalogue, unfused: Implementation) -> list[Implementation]:
+    steps = _all_steps(unfused.operation, unfused.variant)
+    found = (_default(catalogue, step, unfused.backend) for step in steps)
+    return [implementation for implementation in found if implementation is not None]
+
+
+def refuses(
+    catalogue: Catalogue, unfused: Implementation, direction: str, dtype: str
+) -> str | None:
+    """The first step that cannot run, named with its reason."""
+    steps = unfused.operation.chains[unfused.variant].steps(direction)
+    if not steps:
+        return f"{unfused.operation.name} names no {direction} chain"
+    for step in steps:
+        implementation = _default(catalogue, step, unfused.backend)
+        if implementation is None:
+            return f"step {step.operation} has no {unfused.backend} implementation"
+        reason = implementation.refuses(step.direction, dtype)
+        if reason:
+            return f"step {step.operation}: {reason}"
+    return None
+
+
+def traffic(
+    operations: Mapping[str, Operation],
+    operation: Operation,
+    variant: str,
+    direction: str,
+    dims: Mapping[str, int],
+    dtype: DType,
+) -> int | None:
+    """Bytes the steps of a chain move one after the other; None where it has no such direction."""
+    steps = operation.chains[variant].steps(direction)
+    if not steps:
+        return None
+    return sum(_step_io(operations, step, dims, dtype)[1].traffic for step in steps)
+
+
+def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepared:
+    """Prepare every step in order. Raises CannotPrepare naming the step that cannot."""
+    parts: list[_Part] = []
+    scratch: dict[str, Tensor] = {}
+    for index, step in enumerate(spec.operation.chains[spec.variant].steps(spec.direction)):
+        implementation = _default(catalogue, step, unfused.backend)
+        if implementation is None:
+            raise CannotPrepare(f"step {step.operation} has no {unfused.backend} implementation")
+        operation, io = _step_io(catalogue.operations, step, spec.dims, spec.dtype)
+        prepared = implementation.prepare(
+            replace(
+                spec,
+                operation=operation,
+                direction=step.direction,
+                dims={name: spec.dims[name] for name in operation.dims},
+                io=io,
+                variant="",
+                choice=None,
+                streaming=False,
+            )
+        )
+        names = {name: step.operands.get(name, f"{index}.{name}") for name in io.operands}
+        names |= {tensor.name: f"{index}.{tensor.name}" for tensor in prepared.scratch}
+        for tensor in (*io.operands.values(), *prepared.scratch):
+            if names[tensor.name] not in spec.io.operands:
+                scratch.setdefault(names[tensor.name], replace(tensor, name=names[tensor.name]))
+        parts.append(_Part(prepared, io, names))
+
+    def bind(tensors: Tensors, stream: Any) -> Launch:
+        return _bind(parts, spec.io, tensors, stream)
+
+    return Prepared(
+        bind=bind,
+        scratch=tuple(scratch.values()),
+        allocates=any(part.prepared.allocates for part in parts),
+    )
+
+
+def _bind(parts: list[_Part], io: Direction, tensors: Tensors, stream: Any) -> Launch:
+    """Bind what can be bound before the clock; a step fed by an allocating one is bound late."""
+    fresh: set[str] = set()  # names that hold another tensor at every run
+    runs: list[tuple[_Part, Launch | None]] = []
+    for part in parts:
+        names = set(part.names.values())
+        early = None if names & fresh else part.prepared.bind(_own(part, tensors), stream)
+        runs.append((part, early))
+        if part.prepared.allocates:
+            fresh |= {part.names[tensor.name] for tensor in part.io.outputs}
+    if not fresh:
+        launches = [early for _, early in runs if early is not None]
+
+        def launch() -> None:
+            for run in launches:
+                run()
+
+        return launch
+
+    def launch_allocating() -> list[torch.Tensor]:
+        values = dict(tensors)
+        for part, early in runs:
+            results = (early or part.prepared.bind(_own(part, values), stream))()
+            if results is not None:
+                for tensor, value in zip(part.io.writes, results, strict=True):
+                    values[part.names[tensor.name]] = value
+        return [values[tensor.name] for tensor in io.writes]
+
+    return launch_allocating
+
+
+def _own(part: _Part, tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {own: tensors[name] for own, name in part.names.items()}
+
+
+def _all_steps(operation: Operation, variant: str) -> Iterator[Step]:
+    steps = operation.chains[variant]
+    yield from (*steps.forward, *steps.backward)
+
+
+def _default(catalogue: Catalogue, step: Step, backend: str) -> Implementation | None:
+    operation = catalogue.operations.get(step.operation)
+    if operation is None:
+        return None
+    found = (i for i in catalogue.implementations(operation) if i.backend == backend)
+    return next((i for i in found if not i.variant), None)
+
+
+def _step_io(
+    operations: Mapping[str, Operation], step: Step, dims: Mapping[str, int], dtype: DType
+) -> tuple[Operation, Direction]:
+    operation = operations[step.operation]
+    directions = operation.directions({name: dims[name] for name in operation.dims}, dtype)
+    io = directions.get(step.direction)
+    if io is None:
+        raise CannotPrepare(f"step {step.operation} has no {step.direction}")
+    return operation, io

@@ -1,0 +1,240 @@
+"""An operation, stated once: its tensors, its float64 reference, its shapes and dtypes.
+
+Traffic is never typed by hand. It is the sum of the tensors that a direction reads and writes,
+the same ones that get allocated, so the bytes that are quoted and the bytes that exist agree.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from .dtypes import DType
+from .shapes import Shape
+
+if TYPE_CHECKING:
+    import torch
+
+DirectionName = Literal["forward", "backward"]
+DIRECTIONS: tuple[DirectionName, ...] = ("forward", "backward")
+
+Fill = Callable[["Tensor", "torch.Generator"], "torch.Tensor"]
+Reference = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
+
+
+class Dim(int):
+    """An extent that remembers its name, so that a tensor knows which axis it is batched over."""
+
+    name: str
+
+    def __new__(cls, length: int, name: str) -> Dim:
+        self = super().__new__(cls, length)
+        self.name = name
+        return self
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A contiguous operand.
+
+    moved: elements that must move where that is not all of them (0 for a by-product that no
+        minimum contains); None means every element once.
+    fill: how an input is made; None is a full-mantissa standard normal.
+    reduces: how many terms one element of an output sums, which its tolerance grows with.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    moved: int | None = None
+    fill: Fill | None = None
+    reduces: int = 1
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it occupies."""
+        return self.dtype.nbytes(self.elements)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that must move for it."""
+        return self.nbytes if self.moved is None else self.dtype.nbytes(self.moved)
+
+    @property
+    def batched_over(self) -> str | None:
+        """Name of its leading dimension, None for a scalar or an unnamed extent."""
+        return self.shape[0].name if self.shape and isinstance(self.shape[0], Dim) else None
+
+
+def tensors(
+    names: str, shape: Iterable[int], dtype: DType, *, reduces: int = 1, fill: Fill | None = None
+) -> list[Tensor]:
+    """One `Tensor` per name in `names` (separated by spaces), alike in everything else."""
+    shape = tuple(shape)
+    return [Tensor(name, shape, dtype, fill=fill, reduces=reduces) for name in names.split()]
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What one direction reads and writes, and the arithmetic that defines it.
+
+    reference: float64 tensors of `reads` in order, in; `writes` then `saves`, in order, out. Unless
+        `separable` is False it may be given a slice of the leading dimension of its first tensor;
+        an output without that dimension is then the sum over the slices.
+    saves: what forward leaves for backward. Part of the traffic; not compared by itself, since an
+        implementation may keep its own form, which is checked through its own backward.
+    schedule_bytes: bytes where on-chip capacity forces a re-read; None where it does not.
+    """
+
+    reads: Sequence[Tensor]
+    writes: Sequence[Tensor]
+    reference: Reference
+    saves: Sequence[Tensor] = ()
+    flops: int | None = None
+    schedule_bytes: int | None = None
+    separable: bool = True
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """What the reference returns: writes, then saves."""
+        return [*self.writes, *self.saves]
+
+    @property
+    def operands(self) -> dict[str, Tensor]:
+        """Every tensor by name, reads first."""
+        return {tensor.name: tensor for tensor in (*self.reads, *self.outputs)}
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(tensor.traffic for tensor in self.reads)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(tensor.traffic for tensor in self.outputs)
+
+    @property
+    def traffic(self) -> int:
+        """Bytes that must be read and written: the numerator of achieved bandwidth."""
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def batch(self) -> str | None:
+        """The dimension the reference may be sliced along."""
+        first = next(iter((*self.reads, *self.writes)), None)
+        return first.batched_over if first is not None and self.separable else None
+
+
+@dataclass(frozen=True)
+class Directions:
+    forward: Direction
+    backward: Direction | None = None
+
+    def get(self, name: str) -> Direction | None:
+        return self.forward if name == "forward" else self.backward
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a chain.
+
+    operands: its tensor names -> names in the fused operation; a name the fused direction does not
+        have is an intermediate, and one that is left out is an intermediate of its own.
+    """
+
+    operation: str
+    operands: Mapping[str, str]
+    direction: DirectionName = "forward"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The smaller operations that a fused one replaces, run one after the other."""
+
+    forward: Sequence[Step]
+    backward: Sequence[Step] = ()
+
+    def steps(self, direction: str) -> Sequence[Step]:
+        return self.forward if direction == "forward" else self.backward
+
+
+Statement = Callable[..., Directions]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One mathematical layer. `chains` maps a variant name ("unfused") to the chain it runs."""
+
+    name: str
+    family: str
+    tier: int
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[DType, ...]
+    statement: Statement
+    source: Path
+    summary: str
+    chains: Mapping[str, Chain] = field(default_factory=dict)
+
+    @property
+    def stem(self) -> str:
+        """File stem that its implementations share: `<stem>_cuda.py`, …"""
+        return self.source.stem
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of its extents, in order."""
+        return tuple(p for p in inspect.signature(self.statement).parameters if p != "dtype")
+
+    def directions(self, dims: Mapping[str, int], dtype: DType) -> Directions:
+        """The operation at one shape. Raises ValueError where the shape cannot be."""
+        if set(dims) != set(self.dims):
+            raise ValueError(f"{self.name} takes {', '.join(self.dims)}; got {', '.join(dims)}")
+        named = {name: Dim(dims[name], name) for name in self.dims}
+        if any(length < 0 for length in named.values()):
+            raise ValueError(f"{self.name}: extents are not negative; got {dict(dims)}")
+        return self.statement(**named, dtype=dtype)
+
+    def has(self, direction: str) -> bool:
+        shape = self.shapes[0]
+        return self.directions(shape.dims, self.dtypes[0]).get(direction) is not None
+
+
+def operation(
+    *,
+    shapes: Sequence[Shape],
+    dtypes: Sequence[DType],
+    tier: int = 2,
+    chain: Chain | None = None,
+    chains: Mapping[str, Chain] | None = None,
+    name: str | None = None,
+) -> Callable[[Statement], Operation]:
+    """Make an `Operation` of a statement `f(*extents, dtype) -> Directions`.
+
+    Its family is the folder of the file, its summary the first line of the docstring of the
+    statement or else of the module. Nothing is registered: `discovery` finds the object.
+    """
+
+    def make(statement: Statement) -> Operation:
+        module = inspect.getmodule(statement)
+        source = Path(inspect.getfile(statement)).resolve()
+        doc = statement.__doc__ or (module.__doc__ if module else None) or ""
+        return Operation(
+            name=name or statement.__name__,
+            family=source.parent.name,
+            tier=tier,
+            shapes=tuple(shapes),
+            dtypes=tuple(dtypes),
+            statement=statement,
+            source=source,
+            summary=doc.strip().partition("\n")[0],
+            chains=chains or ({"unfused": chain} if chain else {}),
+        )
+
+    return make

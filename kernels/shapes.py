@@ -1,0 +1,90 @@
+"""The shapes operations are run at, and how a shape is scaled to a device.
+
+Kinds: `scaled` grows one dimension until the case is as large as the device needs; `layer` is a
+real layer at its real size; `ragged` has a length that no vector width divides, and is scaled
+too; `edge` is for correctness only (one row, tiny, empty) and is never timed by a preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["scaled", "layer", "ragged", "edge"]
+
+# Dimensions that are settings rather than extents: written after the extents, "-k3s2p1".
+_SETTINGS = {"kernel": "k", "stride": "s", "padding": "p"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Named extents. `grow` names the dimension a preset may scale; None keeps all as they are."""
+
+    kind: Kind
+    extents: tuple[tuple[str, int], ...]
+    grow: str | None = None
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return dict(self.extents)
+
+    def grown(self, length: int) -> Shape:
+        """The same shape with its growing dimension at `length`."""
+        extents = tuple((k, length if k == self.grow else v) for k, v in self.extents)
+        return Shape(self.kind, extents, self.grow)
+
+
+def scaled(grow: str, /, **dims: int) -> Shape:
+    return Shape("scaled", tuple(dims.items()), grow)
+
+
+def layer(**dims: int) -> Shape:
+    return Shape("layer", tuple(dims.items()))
+
+
+def ragged(grow: str, /, **dims: int) -> Shape:
+    return Shape("ragged", tuple(dims.items()), grow)
+
+
+def edge(**dims: int) -> Shape:
+    return Shape("edge", tuple(dims.items()))
+
+
+def text(dims: Mapping[str, int]) -> str:
+    """`8192x4096`; settings follow the extents: `32x64x112x112-k3s2p1`."""
+    extents = "x".join(str(v) for k, v in dims.items() if k not in _SETTINGS)
+    settings = "".join(f"{_SETTINGS[k]}{v}" for k, v in dims.items() if k in _SETTINGS)
+    return f"{extents}-{settings}" if settings else extents
+
+
+# Rows of a language model: tokens x hidden size. 4096 is Llama-3-8B, 768 is GPT-2 (124M), 14336
+# the feed-forward width of Llama-3-8B.
+LLM_ROWS = (
+    scaled("rows", rows=4096, columns=4096),
+    layer(rows=8192, columns=4096),  # Llama-3-8B, one sequence of 8192 tokens
+    layer(rows=8192, columns=768),  # GPT-2 124M, 8 x 1024 tokens
+)
+RAGGED_ROWS = (ragged("rows", rows=4096, columns=4097),)
+EDGE_ROWS = (
+    edge(rows=1, columns=4096),
+    edge(rows=3, columns=5),
+    edge(rows=2, columns=1),
+    edge(rows=0, columns=4096),
+)
+ROWS = LLM_ROWS + RAGGED_ROWS + EDGE_ROWS
+
+_RESNET_STEM = {"channels": 64, "height": 112, "width": 112, "kernel": 3, "stride": 2, "padding": 1}
+_VGG = {"channels": 256, "height": 56, "width": 56, "kernel": 2, "stride": 2, "padding": 0}
+
+# Pooled images, NCHW: the stem of ResNet-50, a stage of VGG-16, odd images, and corners.
+POOLED_IMAGES = (
+    scaled("images", images=32, **_RESNET_STEM),
+    layer(images=32, **_RESNET_STEM),
+    layer(images=32, **_VGG),
+    ragged("images", images=32, channels=64, height=55, width=57, kernel=3, stride=2, padding=1),
+    edge(images=1, channels=1, height=1, width=1, kernel=1, stride=1, padding=0),
+    edge(images=2, channels=3, height=5, width=7, kernel=3, stride=1, padding=0),
+    edge(images=2, channels=3, height=4, width=4, kernel=2, stride=2, padding=1),
+    edge(images=0, channels=3, height=4, width=4, kernel=2, stride=2, padding=0),
+)

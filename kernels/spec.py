@@ -1,0 +1,76 @@
+"""The contract between an implementation and whoever runs it.
+
+An implementation module has `prepare(direction, spec) -> Prepared`: compile and choose, once.
+`Prepared.bind(tensors, stream)` returns a launch for one set of buffers; `launch()` only enqueues,
+on that stream. Binding again to other buffers is how buffers rotate. Optional in the module:
+
+    VARIANTS = ("naive",)                      named forms besides the default one
+    def refuses(direction, dtype) -> str|None  one line where it cannot run, else None
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .dtypes import DType
+from .operation import Direction, DirectionName, Operation, Tensor
+from .target import Target
+
+if TYPE_CHECKING:
+    import torch
+
+Choice = Mapping[str, int | float | str | bool]
+Tensors = Mapping[str, "torch.Tensor"]
+Launch = Callable[[], "Sequence[torch.Tensor] | None"]
+"""Enqueue one run. An implementation that allocates its outputs returns them, in the order of
+`Direction.writes`; every other one has been given its outputs and returns None."""
+
+Bind = Callable[[Tensors, Any], Launch]
+"""(tensors by operand or scratch name, torch.cuda.Stream or None on the CPU) -> launch."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is to be prepared.
+
+    io: the operation at these dims and this dtype, in this direction.
+    choice: the autotuned configuration of this run; None means the implementation may choose.
+    streaming: outputs are not read again soon (False inside a chain, whose steps must leave their
+        intermediates in the cache if they fit).
+    toolchain: what builds and launches CUDA C++; None is NVRTC and the driver. The emulator and
+        the audits bring their own.
+    """
+
+    operation: Operation
+    direction: DirectionName
+    dims: Mapping[str, int]
+    dtype: DType
+    io: Direction
+    target: Target
+    variant: str = ""
+    choice: Choice | None = None
+    streaming: bool = True
+    toolchain: Any = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One implementation, ready to be bound.
+
+    scratch: buffers it needs beside the operands (partial sums), allocated by whoever binds.
+    allocates: it allocates its outputs inside the clock.
+    choice: the configuration it chose, empty where there is nothing to choose.
+    compile_seconds: time spent compiling, None where it is not known apart.
+    """
+
+    bind: Bind
+    scratch: Sequence[Tensor] = ()
+    allocates: bool = False
+    choice: Choice = field(default_factory=dict)
+    compile_seconds: float | None = None
+
+
+class CannotPrepare(Exception):  # noqa: N818 - a condition, reported as a reason
+    """This implementation cannot run this spec here; the message is the one-line reason."""
