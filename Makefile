@@ -1,0 +1,42 @@
+# Every target sets up what it needs in .venv/ and costs nothing when that is done.
+PYTHON ?= python3
+BIN := .venv/bin
+RUNS := .venv/.ready-to-run
+TESTS := .venv/.ready-to-test
+SET_UP_FROM := pyproject.toml setup.py .setup/install.py .setup/constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup bench test report check typecheck gpu
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+setup: $(RUNS) ## install membound and what it needs into .venv/
+
+bench: $(RUNS) ## measure the quick preset on the GPU, or on the CPU, and print the table
+	@$(BIN)/membound run --preset quick
+
+test: $(TESTS) ## run the tests; no GPU needed
+	@$(BIN)/python -P -m pytest
+
+report: $(RUNS) ## print the table of the newest run
+	@$(BIN)/membound report
+
+check: $(TESTS) ## ruff, ruff format, mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(MAKE) -s typecheck
+
+# The package is the repository root, whatever its folder is called: the link gives it its name.
+typecheck: $(TESTS) .link/membound ## mypy --strict alone
+	@cd .link && ../$(BIN)/mypy --strict -p membound
+	@$(BIN)/mypy --strict .setup/*.py
+
+.link/membound:
+	@mkdir -p .link && ln -sfn .. $@
+
+$(RUNS): $(SET_UP_FROM)
+	@$(PYTHON) .setup/install.py
+
+$(TESTS): $(SET_UP_FROM)
+	@$(PYTHON) .setup/install.py --test
