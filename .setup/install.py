@@ -24,6 +24,8 @@ CPU_TORCH = "torch==2.13.0"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA12_INDEX = "https://download.pytorch.org/whl/cu128"
 
+PIP_INSTALL = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq")
+
 # What `make` looks at: an older stamp than pyproject.toml, or none, means set up (again).
 RUN_STAMP = VENV / ".ready-to-run"
 TEST_STAMP = VENV / ".ready-to-test"
@@ -142,35 +144,43 @@ def choose_extra(cuda: "tuple[int, int] | None", machine: str) -> str:
     return "cuda12"
 
 
-def pip(*arguments: str) -> "list[str]":
-    return [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments]
+def pip_install(*arguments: str) -> None:
+    """Errors only: the warnings of a machine's own pip configuration are not ours to show."""
+    subprocess.check_call([*PIP_INSTALL, *arguments])
 
 
 def install_cpu_torch() -> None:
     """torch's CPU build; its dependencies come with the rest, from the usual index."""
-    torch = ["install", "--quiet", "--no-deps", CPU_TORCH]
     once = ["--index-url", CPU_INDEX, "--retries", "0", "--timeout", "10"]
-    tried = subprocess.run(pip(*torch, *once), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    if tried.returncode:
+    quietly = subprocess.run(
+        [*PIP_INSTALL, "--no-deps", CPU_TORCH, *once], stderr=subprocess.DEVNULL
+    )
+    if quietly.returncode:
         say(
             f"{CPU_INDEX} not reached: {CPU_TORCH} comes from the usual index, where it may be "
             "the CUDA build, gigabytes larger"
         )
-        subprocess.check_call(pip(*torch))
+        pip_install("--no-deps", CPU_TORCH)
+
+
+def make_venv(extra: str) -> None:
+    """A new `.venv/`, unless there is one for the same extra: CPU and CUDA builds do not mix."""
+    note = VENV / ".extra"
+    if not PYTHON.exists() or not note.exists() or note.read_text() != extra:
+        subprocess.check_call([sys.executable, "-m", "venv", "--clear", str(VENV)])
+        note.write_text(extra)
 
 
 def install(extra: str, for_tests: bool) -> None:
     extras = [extra, "test"] if for_tests else [extra]
     pinned = ["--constraint", str(CONSTRAINTS)] if extra == "cpu" else []
+    pip_install(*pinned, "setuptools>=77")
     if extra == "cpu":
         install_cpu_torch()
         if for_tests:
             extras.append("compilers")
-    subprocess.check_call(pip("install", "--quiet", *pinned, "setuptools>=77"))
     target = "{}[{}]".format(ROOT, ",".join(extras))
-    subprocess.check_call(
-        pip("install", "--quiet", "--no-build-isolation", *pinned, "--editable", target)
-    )
+    pip_install("--no-build-isolation", *pinned, "--editable", target)
 
 
 def main() -> int:
@@ -184,12 +194,11 @@ def main() -> int:
         say(advice(missing))
         return 1
     extra = choose_extra(cuda_from_driver(), platform.machine())
-    if not PYTHON.exists():
-        subprocess.check_call([sys.executable, "-m", "venv", str(VENV)])
     try:
+        make_venv(extra)
         install(extra, for_tests)
     except subprocess.CalledProcessError as error:
-        say(f"set-up stopped: pip ended with {error.returncode}, its reason is above")
+        say(f"set-up stopped: the reason is above (exit {error.returncode})")
         return 1
     for stamp in [RUN_STAMP, TEST_STAMP] if for_tests else [RUN_STAMP]:
         stamp.touch()
