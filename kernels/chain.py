@@ -114,17 +114,9 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
 
 
 def _bind(parts: list[_Part], io: Direction, tensors: Tensors, stream: Any) -> Launch:
-    """Bind what can be bound before the clock; a step fed by an allocating one is bound late."""
-    fresh: set[str] = set()  # names that hold another tensor at every run
-    runs: list[tuple[_Part, Launch | None]] = []
-    for part in parts:
-        names = set(part.names.values())
-        early = None if names & fresh else part.prepared.bind(_own(part, tensors), stream)
-        runs.append((part, early))
-        if part.prepared.allocates:
-            fresh |= {part.names[tensor.name] for tensor in part.io.outputs}
-    if not fresh:
-        launches = [early for _, early in runs if early is not None]
+    """Bind every step before the clock; what a step allocates is handed on at each run."""
+    launches = [part.prepared.bind(_own(part, tensors), stream) for part in parts]
+    if not any(part.prepared.allocates for part in parts):
 
         def launch() -> None:
             for run in launches:
@@ -133,13 +125,13 @@ def _bind(parts: list[_Part], io: Direction, tensors: Tensors, stream: Any) -> L
         return launch
 
     def launch_allocating() -> list[torch.Tensor]:
-        values = dict(tensors)
-        for part, early in runs:
-            results = (early or part.prepared.bind(_own(part, values), stream))()
-            if results is not None:
-                for tensor, value in zip(part.io.writes, results, strict=True):
-                    values[part.names[tensor.name]] = value
-        return [values[tensor.name] for tensor in io.writes]
+        fresh: dict[str, torch.Tensor] = {}
+        for part, run in zip(parts, launches, strict=True):
+            inputs = ((tensor.name, part.names[tensor.name]) for tensor in part.io.reads)
+            results = run(**{own: fresh[name] for own, name in inputs if name in fresh})
+            for tensor, value in zip(part.io.writes, results or (), strict=results is not None):
+                fresh[part.names[tensor.name]] = value
+        return [fresh.get(tensor.name, tensors[tensor.name]) for tensor in io.writes]
 
     return launch_allocating
 

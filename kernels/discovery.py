@@ -27,7 +27,7 @@ _HERE = Path(__file__).resolve().parent
 _NOT_FAMILIES = {"backends", "include", "__pycache__"}
 
 
-class BrokenKernels(Exception):  # noqa: N818 - names the condition a user sees
+class BrokenKernels(Exception):
     """A folder of operations that cannot be used; the message says which file and why."""
 
 

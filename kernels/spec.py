@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 Choice = Mapping[str, int | float | str | bool]
 Tensors = Mapping[str, "torch.Tensor"]
-Launch = Callable[[], "Sequence[torch.Tensor] | None"]
+Launch = Callable[..., "Sequence[torch.Tensor] | None"]
 """Enqueue one run. An implementation that allocates its outputs returns them, in the order of
-`Direction.writes`; every other one has been given its outputs and returns None."""
+`Direction.writes`; every other one has been given its outputs and returns None. A backend with
+implementations that allocate takes tensors by operand name, `launch(x=…)`: in a chain they stand in
+for the bound ones, anew at every run."""
 
 Bind = Callable[[Tensors, Any], Launch]
-"""(tensors by operand or scratch name, torch.cuda.Stream or None on the CPU) -> launch."""
+"""(tensors by operand or scratch name, torch.cuda.Stream or None on the CPU) -> launch. Inputs hold
+their values by then: what an implementation's own forward leaves is made here."""
 
 
 @dataclass(frozen=True)
@@ -72,5 +75,5 @@ class Prepared:
     compile_seconds: float | None = None
 
 
-class CannotPrepare(Exception):  # noqa: N818 - a condition, reported as a reason
+class CannotPrepare(Exception):
     """This implementation cannot run this spec here; the message is the one-line reason."""

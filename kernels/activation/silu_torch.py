@@ -1,0 +1,9 @@
+"""SiLU in PyTorch: `torch.nn.functional.silu` and its autograd."""
+
+from __future__ import annotations
+
+import torch
+
+from ..backends.torch import Eager
+
+prepare = Eager(torch.nn.functional.silu)
