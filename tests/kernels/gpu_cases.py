@@ -1,0 +1,206 @@
+"""Run the kernels of one backend without a GPU and compare them with float64.
+
+`python -P tests/kernels/gpu_cases.py BACKEND` (a process of its own, since interpreters and
+simulators must be chosen before their packages are imported) prints one JSON object: case -> reason
+it is wrong, or null. Every operation of the catalogue × direction × dtype × a small shape of every
+kind, with poisoned outputs and scratch, inputs compared with themselves afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from membound.kernels import dtypes
+from membound.kernels.discovery import Implementation, discover
+from membound.kernels.inputs import evaluate, make_inputs
+from membound.kernels.operation import DIRECTIONS, Direction, DirectionName, Operation, Tensor
+from membound.kernels.spec import Prepared, Spec
+from membound.kernels.target import Target, reference_target
+
+SMALL = {
+    "columns": [
+        {"rows": 5, "columns": 4096},
+        {"rows": 37, "columns": 24},
+        {"rows": 4, "columns": 1025},
+        {"rows": 1, "columns": 4096},
+        {"rows": 3, "columns": 5},
+        {"rows": 2, "columns": 1},
+        {"rows": 0, "columns": 40},
+        {"rows": 3, "columns": 20_001},
+    ],
+    "kernel": [
+        dict(zip(("images", "channels", "height", "width", "kernel", "stride", "padding"), v))
+        for v in (
+            (2, 3, 16, 16, 3, 2, 1),
+            (1, 4, 12, 12, 2, 2, 0),
+            (2, 3, 11, 13, 3, 2, 1),
+            (1, 1, 1, 1, 1, 1, 0),
+            (2, 3, 5, 7, 3, 1, 0),
+            (2, 3, 4, 4, 2, 2, 1),
+            (1, 2, 9, 8, 2, 3, 1),
+            (0, 3, 4, 4, 2, 2, 0),
+        )
+    ],
+}
+OPERATIONS = (
+    "copy", "scale", "add", "triad", "fill", "read", "silu", "rms_norm", "max_pool2d", "add_rms_norm",
+)  # fmt: skip
+MIXES = ("mix_1r0w", "mix_3r1w", "mix_2r1w", "mix_1r1w", "mix_0r1w")
+FULL_DTYPE = dtypes.bfloat16  # the others run at two shapes: they differ only where converted
+
+
+def specs(
+    operation: Operation, target: Target, *, toolchain: Any = None
+) -> Iterator[tuple[str, Spec]]:
+    """(case, spec) for every direction, dtype and shape."""
+    for direction in DIRECTIONS:
+        if not operation.has(direction):
+            continue
+        for dtype in operation.dtypes:
+            shapes = SMALL[operation.dims[-1] if operation.dims[-1] in SMALL else "kernel"]
+            for dims in shapes if dtype == FULL_DTYPE else shapes[2:4]:
+                yield (
+                    f"{operation.name}/{direction}/{dtype}/{'x'.join(map(str, dims.values()))}",
+                    spec(operation, direction, dtype, dims, target, toolchain),
+                )
+
+
+def spec(
+    operation: Operation,
+    direction: DirectionName,
+    dtype: dtypes.DType,
+    dims: Mapping[str, int],
+    target: Target,
+    toolchain: Any = None,
+) -> Spec:
+    io = operation.directions(dims, dtype).get(direction)
+    assert io is not None
+    return Spec(operation, direction, dims, dtype, io, target, toolchain=toolchain)
+
+
+def check(spec: Spec, prepared: Prepared, stream: Any = None) -> str | None:
+    """Why the outputs are wrong; None where every written tensor agrees with float64."""
+    inputs = make_inputs(spec.operation, spec.direction, spec.dims, spec.dtype, seed=7)
+    if "x" in inputs and inputs["x"].numel() > 3 and spec.operation.name == "max_pool2d":
+        inputs["x"].view(-1)[:3] = torch.tensor([float("-inf"), 2.0, 2.0])  # ties, no maximum
+    exact = evaluate(spec.io, inputs)
+    before = {name: value.clone() for name, value in inputs.items()}
+    seen = []
+    for poison in (0x00, 0xFF):
+        made = {t.name: _poisoned(t, poison) for t in (*spec.io.outputs, *prepared.scratch)}
+        prepared.bind(inputs | made, stream)()
+        seen.append(made)
+    for name, value in inputs.items():
+        if not _same_bytes(value, before[name]):
+            return f"{name} was modified"
+    for tensor in (*spec.io.writes, *spec.io.saves):
+        first, second = (made[tensor.name] for made in seen)
+        if not _same_bytes(first, second):
+            return f"{tensor.name} depends on what it held before"
+        reason = _compare(tensor, first, exact[tensor.name])
+        if reason:
+            return reason
+    return None
+
+
+def _compare(tensor: Tensor, got: torch.Tensor, exact: torch.Tensor) -> str | None:
+    if not tensor.dtype.epsilon:
+        return None if torch.equal(got, exact) else f"{tensor.name} differs"
+    finite = exact.isfinite()
+    if not torch.equal(got.double()[~finite], exact[~finite]):
+        return f"{tensor.name}: non-finite values differ"
+    error = (got.double() - exact).abs()[finite]
+    # Half a unit in the last place, and float32 arithmetic on inputs of about 1.
+    bound = 0.51 * tensor.dtype.epsilon * exact.abs()[finite] + 2.0**-20 * tensor.reduces**0.5
+    if not bool((error <= bound).all()):
+        return f"{tensor.name} is off by {float(error.nan_to_num(torch.inf).max()):.3g}"
+    return None
+
+
+def _poisoned(tensor: Tensor, byte: int) -> torch.Tensor:
+    raw = torch.full((tensor.nbytes,), byte, dtype=torch.uint8)
+    return raw.view(tensor.dtype.torch_dtype).reshape(tensor.shape)
+
+
+def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+def interpret(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
+    """Triton's interpreter in the place of its compiler: a `Build`."""
+    _round_bfloat16_to_nearest()
+
+    def run(arguments: Any, stream: Any) -> Any:
+        return lambda: kernel.function[kernel.grid](*arguments)
+
+    return run
+
+
+def _round_bfloat16_to_nearest() -> None:
+    """Triton's interpreter cuts float32 off where a GPU rounds to nearest even."""
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter._convert_float
+    if getattr(original, "rounds", False):
+        return
+
+    def convert(value: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return original(value, source, target, mode)
+        rounded = torch.from_numpy(value.copy()).bfloat16()
+        return rounded.view(torch.uint16).numpy()
+
+    convert.rounds = True  # type: ignore[attr-defined]
+    interpreter._convert_float = convert
+
+
+TOOLCHAINS: dict[str, Any] = {"triton": interpret}
+
+
+def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
+    catalogue = discover()
+    # Two multiprocessors: a persistent grid then has rows to walk at these sizes too.
+    target = replace(reference_target("sm_90"), multiprocessors=2)
+    found: dict[str, str | None] = {}
+    for name in names:
+        operation = catalogue.operations[name]
+        implementation = _of(catalogue.implementations(operation), backend)
+        if implementation is None:
+            found[name] = f"no {backend} implementation"
+            continue
+        for case, one in specs(operation, target, toolchain=TOOLCHAINS.get(backend)):
+            refused = implementation.refuses(one.direction, one.dtype.name)
+            if refused:
+                found[f"{case} refused"] = None
+                continue
+            try:
+                found[case] = check(one, implementation.prepare(one))
+            except Exception as error:
+                found[case] = f"{type(error).__name__}: {error}"
+    return found
+
+
+def _of(implementations: list[Implementation], backend: str) -> Implementation | None:
+    return next((i for i in implementations if i.backend == backend and not i.variant), None)
+
+
+def wrong_direction(io: Direction) -> Direction:
+    """The same direction with a reference that is off by one: a correct kernel must fail it."""
+
+    def reference(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = io.reference(*arguments)
+        outputs = (result,) if isinstance(result, torch.Tensor) else tuple(result)
+        return tuple(output + 1 for output in outputs)
+
+    return replace(io, reference=reference)
+
+
+if __name__ == "__main__":
+    backend, *asked = sys.argv[1:]
+    print(json.dumps(results(backend, tuple(asked) or OPERATIONS)))
