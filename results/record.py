@@ -8,7 +8,7 @@ second, times are seconds. `None` means unknown or not applicable, never zero.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,38 +20,47 @@ Cache = Literal["cold", "steady"]
 Timer = Literal["events", "graph", "cupti", "wall"]
 PeakSource = Literal["attributes", "sheet", "user"]
 
+# Bounds keep every number inside what a table of 64-bit integers and floats can hold and add up.
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+Magnitude = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
+Rate = Annotated[float, msgspec.Meta(gt=0, le=1e9)]  # GB/s
+
 
 class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=False):
     """What one process gave for one case. Its key is (case, process, position)."""
 
-    schema: int
-    case: str  # readable and unique: rms_norm/forward/cuda/bfloat16/8192x4096/cold
-    operation: str
-    family: str
+    schema: Positive
+    case: Name  # readable and unique: rms_norm/forward/cuda/bfloat16/8192x4096/cold
+    operation: Name
+    family: Name
     direction: Literal["forward", "backward"]
-    implementation: str  # cuda, cupy, numba, triton, torch, compile, cpu, memcpy, …
+    implementation: Name  # cuda, cupy, numba, triton, torch, compile, cpu, memcpy, …
     variant: str  # "" is the default form; "unfused", "naive", … a named one
-    dtype: str
-    shape: dict[str, int]
+    dtype: Name
+    shape: dict[Name, Count]
     cache: Cache
-    process: int  # 0, 1, …: the fresh worker process
-    position: int  # place in that process's walk; a reference copy appears at several
+    process: Count  # 0, 1, …: the fresh worker process
+    position: Count  # place in that process's walk; a reference copy appears at several
     status: Status
     reason: str | None = None  # why not ok; one line
-    bytes_read: int  # stated traffic, the same for every implementation
-    bytes_written: int
-    schedule_bytes: int | None = None  # where on-chip capacity forces a re-read
-    unfused_bytes: int | None = None  # what the chain of a fused operation moves
-    flops: int | None = None
+    bytes_read: Count  # stated traffic, the same for every implementation
+    bytes_written: Count
+    schedule_bytes: Count | None = None  # where on-chip capacity forces a re-read
+    unfused_bytes: Count | None = None  # what the chain of a fused operation moves
+    flops: Count | None = None
     timer: Timer | None = None
-    seconds: list[float] = []  # every sample, in order, rounded to the nanosecond
-    sm_clock_mhz: list[int] = []
+    seconds: list[Seconds] = []  # every sample, in order, rounded to the nanosecond
+    sm_clock_mhz: list[Positive] = []
     throttled: bool | None = None
-    launch_overhead_seconds: float | None = None
+    timer_tick_seconds: Seconds | None = None  # smallest step of the timer, per timed launch
+    launch_overhead_seconds: Magnitude | None = None
     stop: str | None = None  # which rule ended sampling
-    footprint_bytes: int | None = None  # bytes touched before a buffer is used again
-    max_error: float | None = None  # largest error in units of `tolerance`'s measure
-    tolerance: float | None = None
+    footprint_bytes: Count | None = None  # bytes touched before a buffer is used again
+    max_error: Magnitude | None = None  # largest error in units of `tolerance`'s measure
+    tolerance: Magnitude | None = None
     allocates: bool | None = None  # the implementation allocates its outputs inside the clock
     choice: dict[str, int | float | str | bool] = {}  # autotuned configuration
     source_hash: str
@@ -61,7 +70,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Fa
 class Peak(msgspec.Struct, kw_only=True, frozen=True):
     """A bandwidth to compare with, and where it comes from."""
 
-    gbps: float
+    gbps: Rate
     source: PeakSource
     provenance: str  # "2 x 3201 MHz x 6016 bit / 8", "NVIDIA … datasheet", the user's words
 
@@ -70,20 +79,20 @@ class Device(msgspec.Struct, kw_only=True, frozen=True):
     """Who was measured. Unknown is None; `missing` of the environment says why."""
 
     kind: Literal["cuda", "cpu"]
-    name: str
+    name: Name
     uuid: str | None = None
     pci_bus_id: str | None = None
     capability: str | None = None  # "12.1"
     architecture: str | None = None  # CPU: "x86_64", "aarch64"
-    memory_bytes: int | None = None
+    memory_bytes: Positive | None = None
     integrated: bool | None = None
     mig: str | None = None  # slice profile, e.g. "1g.10gb"
     ecc: bool | None = None
-    power_limit_watts: float | None = None
-    multiprocessors: int | None = None  # CPU: cores used
-    l2_bytes: int | None = None  # CPU: the last level sysfs names
-    memory_side_cache_bytes: int = 0
-    llc_bytes: int  # what eviction and shapes are sized by
+    power_limit_watts: Magnitude | None = None
+    multiprocessors: Positive | None = None  # CPU: cores used
+    l2_bytes: Count | None = None  # CPU: the last level sysfs names
+    memory_side_cache_bytes: Count = 0
+    llc_bytes: Positive  # what eviction and shapes are sized by
     driver: str | None = None
     cuda_driver: str | None = None  # the CUDA version the driver supports, "13.0"
 
@@ -91,7 +100,7 @@ class Device(msgspec.Struct, kw_only=True, frozen=True):
 class Environment(msgspec.Struct, kw_only=True, frozen=True):
     """environment.json: everything a reader needs to judge the records beside it."""
 
-    schema: int
+    schema: Positive
     run: str  # folder name, <UTC>-<commit7>
     started_at: str
     finished_at: str | None = None
@@ -102,7 +111,7 @@ class Environment(msgspec.Struct, kw_only=True, frozen=True):
     quirks: list[str] = []  # what is special about this device, one line each
     warnings: list[str] = []
     missing: dict[str, str] = {}  # field or query -> why it is unknown
-    memory_budget_bytes: int
+    memory_budget_bytes: Count
     host: dict[str, str] = {}  # kernel, cpu, governor, container, wsl, …
     versions: dict[str, str] = {}  # python, torch, cuda-core, nvrtc, …
     before: dict[str, str | float] = {}  # clocks, power, temperature, load before the run
@@ -115,7 +124,7 @@ class Environment(msgspec.Struct, kw_only=True, frozen=True):
     command: list[str]
     preset: str
     seed: int
-    processes: int
+    processes: Positive
     cache_states: list[Cache]
-    time_limit_seconds: float | None = None
+    time_limit_seconds: Magnitude | None = None
     choices: dict[str, dict[str, int | float | str | bool]] = {}
