@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...results.record import Device
 from .cpu import Host
-from .llc import DEFAULT_CPU_LLC, DEFAULT_GPU_LLC, cpu_llc
+from .llc import DEFAULT_CPU_LLC, DEFAULT_GPU_LLC, GUEST_LLC_PER_CORE, cpu_llc
 from .memory import HostMemory
 from .peaks import Known
 from .probe import Probe, QueryError, one_line
@@ -48,7 +48,7 @@ def read_gpu(probe: Probe, ordinal: int, host: HostMemory, rows: Sequence[SheetR
 
     def ask_nvml(query: str) -> object:
         if nvml is None:
-            raise QueryError(probe.missing.get("nvml", "NVML does not know this device"))
+            raise QueryError(f"NVML does not know this device: {probe.missing['nvml']}")
         return probe.machine.nvml(query, nvml)
 
     integrated = probe.flag("integrated", lambda: cuda("INTEGRATED"))
@@ -99,15 +99,22 @@ def read_gpu(probe: Probe, ordinal: int, host: HostMemory, rows: Sequence[SheetR
 
 def cpu_device(probe: Probe, host: Host, memory: HostMemory) -> Device:
     """The host's processor and memory as a device."""
-    llc = cpu_llc(probe, host.cpus)
+    named_by_sysfs = cpu_llc(probe, host.cpus)
+    llc = named_by_sysfs or DEFAULT_CPU_LLC
+    if host.virtual and llc > GUEST_LLC_PER_CORE * host.cores:
+        llc = GUEST_LLC_PER_CORE * host.cores
+        probe.missing["llc"] = (
+            f"sysfs names {(named_by_sysfs or 0) // MIB} MiB, the host's cache, shared with other "
+            f"guests; {llc // MIB} MiB taken for shapes and eviction"
+        )
     return Device(
         kind="cpu",
         name=host.processor,
         architecture=host.architecture,
         memory_bytes=memory.total,
         multiprocessors=host.cores,
-        l2_bytes=llc,
-        llc_bytes=llc or DEFAULT_CPU_LLC,
+        l2_bytes=named_by_sysfs,
+        llc_bytes=llc,
     )
 
 
@@ -161,7 +168,7 @@ def _identify(
         try:
             answer = probe.machine.nvml("uuid", name)
         except Exception as error:
-            reasons.append(f"{name}: {one_line(error)}")
+            reasons.append(one_line(error))
             continue
         text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
         known = text if text.startswith(("GPU-", "MIG-")) else None

@@ -34,7 +34,7 @@ def gpu_quirks(gpu: Gpu, host: Host) -> list[str]:
     if gpu.virtual:
         lines.append("virtual GPU: memory bandwidth is shared with other guests")
     if device.ecc and row is not None and row.memory_type.startswith("GDDR"):
-        lines.append("ECC is on and kept inside the memory: it takes 6.25 % of it, and bandwidth")
+        lines.append("ECC is on: in GDDR memory it can take capacity and bandwidth")
     if gpu.compute_mode == _EXCLUSIVE:
         lines.append("compute mode is exclusive: one process at a time can use this GPU")
     if gpu.compute_mode == _PROHIBITED:
