@@ -10,8 +10,9 @@ from .probe import Probe
 DEFAULT_CPU_LLC = 32 << 20
 """Bytes assumed where sysfs lists no cache (virtual machines, some Arm boards)."""
 GUEST_LLC_PER_CORE = 96 << 20
-"""In a virtual machine sysfs names the host's whole cache, which other guests share. A core counts for
-at most this much of it, the largest cache that a core complex of today's processors has."""
+"""In a virtual machine sysfs names the host's whole cache, which other guests share: a core counts
+for at most this much of it. On a guest of 2 cores, told 480 MiB, reads ran at DRAM speed from about
+256 MiB on."""
 DEFAULT_GPU_LLC = 128 << 20
 """Bytes assumed where neither driver nor sheet knows a GPU's L2: no known L2 is larger."""
 

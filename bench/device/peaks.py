@@ -25,7 +25,7 @@ _SLICE_SLACK = 1.5
 bus of the whole card: bus and memory are divided in the same eighths."""
 
 
-class BadPeak(ValueError):  # noqa: N818 (a usage message, not a fault)
+class BadPeak(ValueError):
     """A peak given by the user that is no bandwidth; one line."""
 
 

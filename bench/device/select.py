@@ -34,11 +34,11 @@ __all__ = [
 VALID_NAMES = "cpu, cuda, cuda:0, cuda:1, …"
 
 
-class UnknownDevice(ValueError):  # noqa: N818 (a usage message, not a fault)
+class UnknownDevice(ValueError):
     """A text that names no kind of device; the message lists the valid forms."""
 
 
-class NoSuchDevice(RuntimeError):  # noqa: N818 (an answer, not a fault)
+class NoSuchDevice(RuntimeError):
     """A GPU that was asked for and cannot be used; the message says why."""
 
 

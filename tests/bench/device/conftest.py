@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from membound.bench.device.probe import QueryError
 
 ANSWERS = Path(__file__).with_name("answers") / "machines.json"

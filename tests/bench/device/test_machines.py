@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-
 from membound.bench.device.identity import device_folder
 from membound.bench.device.probe import Machine
 from membound.bench.device.select import select
