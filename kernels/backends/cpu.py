@@ -1,7 +1,101 @@
-"""Placeholder until this backend is written."""
+"""Kernels on the host, written with Numba: compiled serially, run by one thread per core.
+
+A kernel is a function of (arguments, thread): `arguments` are 64-bit integers (addresses, extents,
+last the number of threads). It is compiled to a plain C function, which is quick and goes to a disk
+cache; the only parallel function is the loop below that calls it once per thread, so a thread
+always works on the same part.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from ..spec import Launch, Tensors
+
+_KERNELS = Path(__file__).resolve().parent.parent
+
 
 def unavailable() -> str | None:
+    """Why nothing of this backend can run here, or None."""
+    missing = [name for name in ("numba", "torch") if importlib.util.find_spec(name) is None]
+    return f"needs {' and '.join(missing)} (pip install 'membound[cpu]')" if missing else None
+
+
+@cache
+def refuses(direction: str, dtype: str) -> str | None:
+    """Why this processor cannot run a dtype, or None: float16 needs conversion instructions."""
+    import platform
+
+    from llvmlite import binding
+
+    if dtype == "float16" and platform.machine() in {"x86_64", "AMD64"}:
+        features = binding.get_host_cpu_features()
+        if not features.get("f16c"):
+            return "float16: this processor has no conversion to and from it (F16C)"
     return None
+
+
+def compiled(kernel: FunctionType) -> Any:
+    """`kernel` as machine code, from the disk cache where its sources have not changed."""
+    import numba
+
+    signature = numba.void(numba.types.CPointer(numba.int64), numba.int64)
+    with _disk_cache(Path(kernel.__code__.co_filename).parent):
+        return numba.cfunc(signature, nopython=True, cache=True, error_model="numpy")(kernel)
+
+
+def launcher(kernel: Any, arguments: Sequence[int], threads: int, keep: Tensors) -> Launch:
+    """A launch of a `compiled` kernel on `threads` threads; `keep` stays alive with it."""
+    import numba
+    import numpy as np
+
+    from .cpu_parallel import run
+
+    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+    values = np.array([*arguments, threads], dtype=np.int64)
+    address, where = kernel.address, values.ctypes.data
+    held = (kernel, values, keep)
+
+    def launch() -> None:
+        run(address, where, threads)
+
+    launch.__dict__["held"] = held
+    return launch
+
+
+@contextmanager
+def _disk_cache(folder: Path) -> Iterator[None]:
+    """Numba's cache in a folder of its own per state of the sources.
+
+    Numba forgets a cached function when the file it is written in changes, but not when a function
+    it calls does; ours are spread over several files.
+    """
+    import numba
+
+    before = numba.config.CACHE_DIR
+    root = Path(before) if before else _KERNELS / "__pycache__"
+    numba.config.CACHE_DIR = str(root / f"cpu-{_digest(folder)}")
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+@cache
+def _digest(folder: Path) -> str:
+    """12 hex digits over every file that a kernel written in `folder` may take something from."""
+    ours = _KERNELS.rglob("*_cpu.py")
+    files = {*ours, *(_KERNELS / "backends").glob("cpu*.py"), *folder.glob("*_cpu.py")}
+    stated = {file.with_name(file.name.replace("_cpu.py", ".py")) for file in files}
+    digest = hashlib.sha256()
+    for file in sorted(files | stated):
+        if file.exists():
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,241 @@
+"""RMSNorm on the host.
+
+A row is read from memory once, to sum its squares, and again from the cache to be scaled. Backward
+adds dy · xhat to a row of float32 partial sums per thread, which a second launch adds up in the
+order of the threads: the same bytes for the same number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+
+from ..backends.cpu import compiled, launcher
+from ..backends.cpu import refuses as refuses
+from ..backends.cpu_lanes import (
+    LANES,
+    PAIR,
+    at,
+    fma,
+    load,
+    load_one,
+    load_some,
+    source,
+    splat,
+    store,
+    store_some,
+    target,
+    to_line,
+    total,
+    zeros,
+)
+from ..backends.cpu_loops import Function, inlined, share
+from ..dtypes import float32
+from ..operation import Tensor
+from ..spec import Launch, Prepared, Spec, Tensors
+from .rms_norm import EPS
+
+Lanes = Any
+
+
+@inlined
+def mean_square(x: Any, start: int, columns: int) -> float:
+    """Mean of the squares of `columns` elements of x from `start` on."""
+    whole = columns // (4 * LANES) * (4 * LANES)
+    s0 = s1 = s2 = s3 = zeros()
+    for i in range(start, start + whole, 4 * LANES):
+        a, b = load(x, i), load(x, i + LANES)
+        c, d = load(x, i + 2 * LANES), load(x, i + 3 * LANES)
+        s0, s1, s2, s3 = fma(a, a, s0), fma(b, b, s1), fma(c, c, s2), fma(d, d, s3)
+    for j in range(whole, columns, LANES):
+        a = load_some(x, start + j, columns - j)
+        s0 = fma(a, a, s0)
+    return total((s0 + s1) + (s2 + s3)) / columns
+
+
+@inlined
+def reciprocal_root(mean: float) -> float:
+    return numba.float32(1.0 / math.sqrt(mean + EPS))
+
+
+@inlined
+def _scale_some(x: Any, weight: Any, y: Any, start: int, j: int, count: int, rstd: Lanes) -> None:
+    while count > 0:
+        value = load_some(x, start + j, count) * rstd * load_some(weight, j, count)
+        store_some(y, start + j, value, count)
+        j, count = j + LANES, count - LANES
+
+
+@inlined
+def scale_row(x: Any, weight: Any, y: Any, start: int, columns: int, rstd: float) -> None:
+    """y = x · rstd · weight over one row."""
+    factor = splat(rstd)
+    head = min(to_line(y, start), columns)
+    whole = head + (columns - head) // PAIR * PAIR
+    _scale_some(x, weight, y, start, 0, head, factor)
+    for j in range(head, whole, PAIR):
+        i, k = start + j, j + LANES
+        low = load(x, i) * factor * load(weight, j)
+        store(y, i, low, load(x, i + LANES) * factor * load(weight, k))
+    _scale_some(x, weight, y, start, whole, columns - whole, factor)
+
+
+def _forward(dtype: str, streaming: bool) -> Function:
+    """(x, weight, y, rstd, rows, columns, threads)."""
+
+    def run(arguments: Any, thread: int) -> None:
+        x, weight = source(arguments, 0, dtype), source(arguments, 1, dtype)
+        y = target(arguments, 2, dtype, streaming)
+        saved = target(arguments, 3, "float32", False)
+        rows, columns, threads = arguments[4], arguments[5], arguments[6]
+        first, last = share(rows, thread, threads)
+        for row in range(first, last):
+            rstd = reciprocal_root(mean_square(x, row * columns, columns))
+            store_some(saved, row, splat(rstd), 1)
+            scale_row(x, weight, y, row * columns, columns, rstd)
+
+    return run
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    return _prepare_forward(spec) if direction == "forward" else prepare_backward(spec)
+
+
+def _prepare_forward(spec: Spec) -> Prepared:
+    kernel = compiled(_forward(spec.dtype.name, spec.streaming))
+    rows, columns = spec.io.reads[0].shape
+
+    def bind(tensors: Tensors, stream: Any) -> Launch:
+        addresses = [tensors[name].data_ptr() for name in ("x", "weight", "y", "rstd")]
+        return launcher(kernel, [*addresses, rows, columns], spec.target.multiprocessors, tensors)
+
+    return Prepared(bind=bind)
+
+
+@inlined
+def accumulate(
+    dy: Any, x: Any, weight: Any, partial: Any, start: int, columns: int, rstd: float
+) -> float:
+    """Add dy · xhat of one row to `partial`; return the sum over the row of dy · weight · x."""
+    factor = splat(rstd)
+    whole = columns // PAIR * PAIR
+    s0 = s1 = zeros()
+    for j in range(0, whole, PAIR):
+        i, k = start + j, j + LANES
+        a, b = load(dy, i) * load(x, i), load(dy, i + LANES) * load(x, i + LANES)
+        s0, s1 = fma(a, load(weight, j), s0), fma(b, load(weight, k), s1)
+        store(partial, j, fma(a, factor, load(partial, j)), fma(b, factor, load(partial, k)))
+    for j in range(whole, columns, LANES):
+        count = columns - j
+        a = load_some(dy, start + j, count) * load_some(x, start + j, count)
+        s0 = fma(a, load_some(weight, j, count), s0)
+        store_some(partial, j, fma(a, factor, load_some(partial, j, count)), count)
+    return total(s0 + s1)
+
+
+@inlined
+def _gradient_some(
+    dy: Any, x: Any, weight: Any, dx: Any, start: int, j: int, count: int, rstd: Lanes, slope: Lanes
+) -> None:
+    while count > 0:
+        i = start + j
+        g = load_some(dy, i, count) * load_some(weight, j, count)
+        store_some(dx, i, fma(load_some(x, i, count), slope, g * rstd), count)
+        j, count = j + LANES, count - LANES
+
+
+@inlined
+def gradient_row(
+    dy: Any, x: Any, weight: Any, dx: Any, start: int, columns: int, rstd: float, product: float
+) -> None:
+    """dx = (dy · weight - xhat · mean(dy · weight · xhat)) · rstd over one row.
+
+    `product` is the row's sum of dy · weight · x, so the second term is x times one number.
+    """
+    factor = splat(rstd)
+    slope = splat(-product * rstd * rstd * rstd / columns)
+    head = min(to_line(dx, start), columns)
+    whole = head + (columns - head) // PAIR * PAIR
+    _gradient_some(dy, x, weight, dx, start, 0, head, factor, slope)
+    for j in range(head, whole, PAIR):
+        i, k = start + j, j + LANES
+        low = fma(load(x, i), slope, load(dy, i) * load(weight, j) * factor)
+        high = load(dy, i + LANES) * load(weight, k) * factor
+        store(dx, i, low, fma(load(x, i + LANES), slope, high))
+    _gradient_some(dy, x, weight, dx, start, whole, columns - whole, factor, slope)
+
+
+def _backward(dtype: str, streaming: bool) -> Function:
+    """(dy, x, weight, rstd, dx, partials, rows, columns, threads)."""
+
+    def run(arguments: Any, thread: int) -> None:
+        dy, x = source(arguments, 0, dtype), source(arguments, 1, dtype)
+        weight, saved = source(arguments, 2, dtype), source(arguments, 3, "float32")
+        dx = target(arguments, 4, dtype, streaming)
+        rows, columns, threads = arguments[6], arguments[7], arguments[8]
+        partial = at(target(arguments, 5, "float32", False), thread * columns)
+        clear(partial, columns)
+        first, last = share(rows, thread, threads)
+        for row in range(first, last):
+            start = row * columns
+            rstd = load_one(saved, row)
+            product = accumulate(dy, x, weight, partial, start, columns, rstd)
+            gradient_row(dy, x, weight, dx, start, columns, rstd, product)
+
+    return run
+
+
+@inlined
+def clear(partial: Any, columns: int) -> None:
+    for j in range(0, columns, LANES):
+        store_some(partial, j, zeros(), columns - j)
+
+
+def _column_sums(dtype: str) -> Function:
+    """(partials, sums, columns, threads): sums = partials added up in the order of the threads."""
+
+    def run(arguments: Any, thread: int) -> None:
+        partials = source(arguments, 0, "float32")
+        sums = target(arguments, 1, dtype, False)
+        columns, threads = arguments[2], arguments[3]
+        first, last = share((columns + LANES - 1) // LANES, thread, threads)
+        for part in range(first, last):
+            j = part * LANES
+            value = zeros()
+            for row in range(threads):
+                value += load_some(partials, row * columns + j, columns - j)
+            store_some(sums, j, value, columns - j)
+
+    return run
+
+
+def prepare_backward(spec: Spec) -> Prepared:
+    threads = spec.target.multiprocessors
+    gradient, sums = compiled(_backward(spec.dtype.name, spec.streaming)), column_sums(spec)
+    rows, columns = spec.io.reads[0].shape
+    partials = Tensor("partials", (threads, columns), float32)
+
+    def bind(tensors: Tensors, stream: Any) -> Launch:
+        names = ("dy", "x", "weight", "rstd", "dx", "partials")
+        addresses = [tensors[name].data_ptr() for name in names]
+        first = launcher(gradient, [*addresses, rows, columns], threads, tensors)
+        second = launcher(
+            sums,
+            [tensors["partials"].data_ptr(), tensors["dweight"].data_ptr(), columns],
+            threads,
+            tensors,
+        )
+
+        def launch() -> None:
+            first()
+            second()
+
+        return launch
+
+    return Prepared(bind=bind, scratch=[partials])
+
+
+def column_sums(spec: Spec) -> Any:
+    return compiled(_column_sums(spec.dtype.name))
