@@ -1,0 +1,155 @@
+"""Achieved bandwidth of every case: GB/s, percent of the peak and of the ceiling, and a verdict.
+
+    python -m membound.analysis.bandwidth RUN…
+
+GB/s are 1e9 bytes per second: traffic / median of process medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from .cases import Case, cases
+from .ceiling import Ceiling, ceiling_at, ceilings
+from .statistics import Centre, centre
+from .verdict import Verdict, bound, ranked, sound
+
+
+@dataclass(frozen=True)
+class Achieved:
+    """One row of the bandwidth table; None is unknown and shown as a dash.
+
+    low and high: 95 % interval over processes, None below three of them.
+    percent_of_peak, percent_of_ceiling: None where the case is not one of DRAM.
+    """
+
+    run: str
+    case: str
+    operation: str
+    family: str
+    direction: str
+    implementation: str
+    variant: str
+    dtype: str
+    shape: str
+    cache: str
+    bytes_read: int
+    bytes_written: int
+    traffic_bytes: int
+    processes: int
+    median_seconds: float | None
+    low_seconds: float | None
+    high_seconds: float | None
+    spread: float | None
+    gb_per_s: float | None
+    low_gb_per_s: float | None
+    high_gb_per_s: float | None
+    peak_gb_per_s: float | None
+    percent_of_peak: float | None
+    ceiling_gb_per_s: float | None
+    percent_of_ceiling: float | None
+    write_residue: float | None
+    dram_sized: bool | None
+    allocates: bool | None
+    ranked: bool
+    verdict: str
+    why: str
+
+
+def bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
+    """The tidy table as one row per run and case, columns as in `Achieved`."""
+    rows = [asdict(row) for row in achieved(cases(frame))]
+    return pd.DataFrame(rows, columns=list(Achieved.__dataclass_fields__))
+
+
+def achieved(found: Sequence[Case]) -> list[Achieved]:
+    """Every case with its bandwidth, held to the ceilings of its own run and cache state."""
+    times = [centre(list(case.medians.values())) if case.medians else None for case in found]
+    doubts = [sound(case, time) for case, time in zip(found, times, strict=True)]
+    points = run_ceilings(found)
+    return [
+        _achieved(case, time, doubt, points.get((case.run, case.cache), []))
+        for case, time, doubt in zip(found, times, doubts, strict=True)
+    ]
+
+
+def run_ceilings(found: Sequence[Case]) -> dict[tuple[str, str], list[Ceiling]]:
+    """The measured ceilings by (run, cache state); a copy that is not believed sets none."""
+    believed: dict[tuple[str, str], list[Case]] = {}
+    for case in found:
+        time = centre(list(case.medians.values())) if case.medians else None
+        doubt = sound(case, time)
+        if doubt is None or doubt.name in ("throttled", "unstable"):
+            believed.setdefault((case.run, case.cache), []).append(case)
+    return {key: ceilings(some) for key, some in believed.items()}
+
+
+def _achieved(
+    case: Case, time: Centre | None, doubt: Verdict | None, points: Sequence[Ceiling]
+) -> Achieved:
+    rate = _rate(case, time.value if time else None)
+    ceiling = None if case.read_share is None else ceiling_at(points, case.read_share)
+    # A share of the memory's bandwidth means something only for what had to come from memory.
+    judged = rate if doubt is None or doubt.name in ("throttled", "unstable") else None
+    of_peak = judged / case.peak_gb_per_s if judged and case.peak_gb_per_s else None
+    of_ceiling = judged / ceiling if judged and ceiling else None
+    verdict = doubt or bound(of_ceiling, of_peak)
+    return Achieved(
+        **{name: getattr(case, name) for name in _SAME},
+        traffic_bytes=case.traffic,
+        processes=len(case.medians),
+        median_seconds=time.value if time else None,
+        low_seconds=time.low if time else None,
+        high_seconds=time.high if time else None,
+        spread=time.spread if time else None,
+        gb_per_s=rate,
+        low_gb_per_s=_rate(case, time.high if time else None),
+        high_gb_per_s=_rate(case, time.low if time else None),
+        percent_of_peak=None if of_peak is None else 100 * of_peak,
+        ceiling_gb_per_s=ceiling,
+        percent_of_ceiling=None if of_ceiling is None else 100 * of_ceiling,
+        ranked=ranked(verdict.name),
+        verdict=verdict.name,
+        why=verdict.why
+        if case.status != "ok" or not case.reason
+        else f"{verdict.why}; {case.reason}",
+    )
+
+
+def _rate(case: Case, seconds: float | None) -> float | None:
+    return case.traffic / seconds / 1e9 if seconds and case.traffic else None
+
+
+_SAME = (
+    "run",
+    "case",
+    "operation",
+    "family",
+    "direction",
+    "implementation",
+    "variant",
+    "dtype",
+    "shape",
+    "cache",
+    "bytes_read",
+    "bytes_written",
+    "peak_gb_per_s",
+    "write_residue",
+    "dram_sized",
+    "allocates",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the bandwidth table of the runs named; 1 where a file is damaged."""
+    from .script import run_script
+    from .tables import bandwidth_table
+
+    return run_script(__doc__, arguments, lambda runs, frame: bandwidth_table(frame))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
