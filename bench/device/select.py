@@ -95,23 +95,31 @@ def _check_cuda(machine: Machine, ordinal: int) -> None:
 def _why_no_cuda(machine: Machine, error: Exception) -> str:
     text = one_line(error)
     if "CUDA_ERROR_NO_DEVICE" in text:
-        problem = _visibility_problem(machine)
+        problem = _visibility_problem(machine, 0)
+        value = machine.environ("CUDA_VISIBLE_DEVICES")
+        if problem is None and value is not None:
+            problem = f"CUDA_VISIBLE_DEVICES={value!r}"
         return f"CUDA sees no GPU: {problem}" if problem else "CUDA sees no GPU"
     if "CUDA_ERROR" in text:
         return f"CUDA cannot start: {text}"
     return f"the NVIDIA driver is missing: libcuda cannot be loaded ({text})"
 
 
-def _visibility_problem(machine: Machine) -> str | None:
-    """What is wrong with CUDA_VISIBLE_DEVICES, as far as NVML's list of devices tells."""
+def _visibility_problem(machine: Machine, count: object) -> str | None:
+    """The entry that ends CUDA_VISIBLE_DEVICES early, if that explains the `count` CUDA sees.
+
+    NVML may list less than CUDA sees (MIG slices need a right of their own); then it explains
+    nothing.
+    """
     value = machine.environ("CUDA_VISIBLE_DEVICES")
     try:
         uuids = machine.nvml("uuids")
     except Exception:
-        return None if value is None else f"CUDA_VISIBLE_DEVICES={value!r}"
-    known = [str(uuid) for uuid in uuids] if isinstance(uuids, Sequence) else []
-    problem = visible(value, known).problem
-    return problem and f"CUDA_VISIBLE_DEVICES={value!r}: {problem}; the list ends before it"
+        return None
+    listed = visible(value, [str(u) for u in uuids] if isinstance(uuids, Sequence) else [])
+    if listed.problem is None or listed.entries is None or len(listed.entries) != count:
+        return None
+    return f"CUDA_VISIBLE_DEVICES={value!r}: {listed.problem}; the list ends before it"
 
 
 def _select_gpu(machine: Machine, ordinal: int, user: Peak | None) -> Selected:
@@ -128,8 +136,8 @@ def _select_gpu(machine: Machine, ordinal: int, user: Peak | None) -> Selected:
     if decision.sheet_reason is not None:
         probe.missing["peak.sheet"] = decision.sheet_reason
     warnings = list(decision.warnings)
-    problem = _visibility_problem(machine)
-    if problem is not None and "ends before" in problem:
+    problem = _visibility_problem(machine, probe.count("count", lambda: machine.cuda("count")))
+    if problem is not None:
         warnings.append(problem)
     budget = _gpu_budget(probe, gpu, memory)
     return Selected(

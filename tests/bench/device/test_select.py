@@ -126,6 +126,8 @@ def test_a_shortened_visible_list_is_warned_of(recorded: Callable[[str], Any]) -
     machine.environment["CUDA_VISIBLE_DEVICES"] = "0,5"
     warnings = select("cuda", machine=machine).warnings
     assert len(warnings) == 1 and "entry 2, '5', is not an index here" in warnings[0]
+    machine.environment["CUDA_VISIBLE_DEVICES"] = "MIG-33333333-d72c-4106-c12f-20bd9faed9f6"
+    assert select("cuda", machine=machine).warnings == []  # NVML may not list what CUDA can use
 
 
 def test_unanswered_limits_are_the_architecture_s(bare: type) -> None:

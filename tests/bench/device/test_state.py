@@ -160,7 +160,12 @@ def test_every_cuda_attribute_is_known_to_cuda(recorded: Recording) -> None:
     asked: list[str] = []
     machine = recorded("H200")
     answer = machine.cuda
-    machine.cuda = lambda query, ordinal=0: asked.append(query) or answer(query, ordinal)
+
+    def noted(query: str, ordinal: int = 0) -> object:
+        asked.append(query)
+        return answer(query, ordinal)
+
+    machine.cuda = noted
     select("cuda", machine=machine)
     attributes = {f"CU_DEVICE_ATTRIBUTE_{query}" for query in asked if query.isupper()}
     assert len(attributes) >= 10 and attributes <= known
