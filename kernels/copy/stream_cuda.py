@@ -1,0 +1,17 @@
+"""The copy family in CUDA C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..backends.cuda_elementwise import prepare_elementwise
+from ..backends.cuda_row_sum import prepare_row_sum
+from ..spec import Prepared, Spec
+
+_SOURCE = Path(__file__).with_name("stream.cu")
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    if spec.operation.name == "read":
+        return prepare_row_sum(spec, _SOURCE)
+    return prepare_elementwise(spec, _SOURCE, spec.operation.name.capitalize())
