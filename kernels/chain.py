@@ -6,12 +6,12 @@ the next step reads them; intermediates are scratch of the chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
-from .operation import Direction, Operation, Step, Tensor
+from .operation import DIRECTIONS, Direction, Operation, Step, Tensor
 from .spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 
 if TYPE_CHECKING:
@@ -41,6 +41,38 @@ def step_implementations(catalogue: Catalogue, unfused: Implementation) -> list[
     steps = _all_steps(unfused.operation, unfused.variant)
     found = (_default(catalogue, step, unfused.backend) for step in steps)
     return [implementation for implementation in found if implementation is not None]
+
+
+def faults(operations: Mapping[str, Operation], operation: Operation) -> Iterator[str]:
+    """What is wrong with the chains of `operation`: names that do not exist, missing inputs."""
+    shape, dtype = operation.shapes[0], operation.dtypes[0]
+    for variant, steps in operation.chains.items():
+        for direction in DIRECTIONS:
+            fused = operation.directions(shape.dims, dtype).get(direction)
+            known = {tensor.name for tensor in fused.reads} if fused else set()
+            for step in steps.steps(direction):
+                where = f"chain {variant!r} of {operation.name}, step {step.operation}"
+                if step.operation not in operations:
+                    yield f"{where}: no such operation"
+                    continue
+                missing = set(operations[step.operation].dims) - set(operation.dims)
+                if missing:
+                    yield f"{where}: {operation.name} has no extent {', '.join(sorted(missing))}"
+                    continue
+                try:
+                    io = _step_io(operations, step, shape.dims, dtype)[1]
+                except CannotPrepare:
+                    yield f"{where}: has no {step.direction}"
+                    continue
+                for name in sorted(step.operands.keys() - io.operands.keys()):
+                    yield f"{where}: has no tensor {name}"
+                for tensor in io.reads:
+                    if step.operands.get(tensor.name) not in known:
+                        yield f"{where}: nothing before it makes its {tensor.name}"
+                known |= {step.operands[t.name] for t in io.outputs if t.name in step.operands}
+            for tensor in fused.writes if fused and steps.steps(direction) else ():
+                if tensor.name not in known:
+                    yield f"chain {variant!r} of {operation.name}: no step writes {tensor.name}"
 
 
 def refuses(
@@ -110,6 +142,7 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
         bind=bind,
         scratch=tuple(scratch.values()),
         allocates=any(part.prepared.allocates for part in parts),
+        compile_seconds=_sum(part.prepared.compile_seconds for part in parts),
     )
 
 
@@ -138,6 +171,11 @@ def _bind(parts: list[_Part], io: Direction, tensors: Tensors, stream: Any) -> L
 
 def _own(part: _Part, tensors: Tensors) -> dict[str, torch.Tensor]:
     return {own: tensors[name] for own, name in part.names.items()}
+
+
+def _sum(seconds: Iterable[float | None]) -> float | None:
+    known = [value for value in seconds if value is not None]
+    return sum(known) if known else None
 
 
 def _all_steps(operation: Operation, variant: str) -> Iterator[Step]:

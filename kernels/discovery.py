@@ -7,11 +7,12 @@ exists; nothing is registered anywhere.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -57,39 +58,55 @@ class Implementation:
         if self.variant in self.operation.chains:
             return chain.refuses(self._catalogue, self, direction, dtype)
         try:
-            module = self._folder.load(self.path)
+            module = self._module()
         except BrokenKernels as error:
             return str(error)
         refuses = getattr(module, "refuses", None)
-        return refuses(direction, dtype) if refuses else None
+        reason = refuses(direction, dtype) if refuses else None
+        if reason is None and self.backend == "compile":
+            compiler = _backend("compile")
+            reason = compiler.refuses(module.prepare, self.operation.name, self.variant, direction)
+        return reason
 
     def prepare(self, spec: Spec) -> Prepared:
         """Compile and choose. Raises CannotPrepare with a one-line reason where it cannot."""
         if self.variant in self.operation.chains:
             return chain.prepare(self._catalogue, self, spec)
-        module = self._folder.load(self.path)
-        prepare = module.prepare
+        try:
+            prepare = self._module().prepare
+        except BrokenKernels as error:
+            raise CannotPrepare(str(error)) from error
         if self.backend == "compile":
-            prepare = importlib.import_module(f"{__package__}.backends.compile").derive(prepare)
+            prepare = _backend("compile").derive(prepare)
         prepared = prepare(spec.direction, spec)
         if not isinstance(prepared, Prepared):
             raise CannotPrepare(f"{self.path}: prepare returned {type(prepared).__name__}")
         return prepared
 
     def source_hash(self) -> str:
-        """12 hex digits over every file that decides what this implementation does."""
-        files = sorted(self.path.parent.glob(f"{self.operation.stem}*"))
-        files = [f for f in files if f.suffix in {".py", ".cu", ".cuh"}]
-        own = [f for f in files if _is_part_of(f, self.operation.stem, self.backend)]
-        shared = [_HERE / "backends" / f"{self.backend}.py"]
-        if self.backend in {"cuda", "cupy"}:
-            shared += sorted((_HERE / "include").glob("*.cuh"))
-        digest = hashlib.sha256()
-        for file in (*own, *(f for f in shared if f.exists())):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-        for step in self._chain_steps():
-            digest.update(step.source_hash().encode())
-        return digest.hexdigest()[:12]
+        """12 hex digits over every file that decides what this implementation does.
+
+        That is its operation's file, its own, its backend's, what these import (the core apart:
+        `operation.py` and its neighbours) and the CUDA C++ of its stem; for a chain those of its
+        steps.
+        """
+        python = [self.operation.source, _HERE / "backends" / f"{self.backend}.py"]
+        if self.variant in self.operation.chains:
+            python = [self.operation.source, Path(chain.__file__)]
+        elif self.path.exists():
+            python.append(self.path)
+        files = _with_imports(python)
+        if self.backend in {"cuda", "cupy"} and self.variant not in self.operation.chains:
+            files |= {*self._folder.cuda_files(self.operation.stem), *_HERE.glob("include/*.cuh")}
+        digests = sorted(f.name.encode() + b"\0" + _sha256(f.read_bytes()) for f in files)
+        digests += [step.source_hash().encode() for step in self._chain_steps()]
+        return hashlib.sha256(b"\0".join(digests)).hexdigest()[:12]
+
+    def _module(self) -> ModuleType:
+        module = self._folder.load(self.path)
+        if not callable(getattr(module, "prepare", None)):
+            raise BrokenKernels(f"{self.path}: has no prepare(direction, spec)")
+        return module
 
     def _chain_steps(self) -> list[Implementation]:
         if self.variant not in self.operation.chains:
@@ -111,6 +128,17 @@ class _Folder:
             if not file.stem.startswith(("_", "test_", "conftest")) and not _backend_of(file)
         ]
 
+    def cuda_files(self, stem: str) -> list[Path]:
+        """CUDA C++ of the operations in `<stem>.py`: `<stem>.cu`, `<stem>_….cu`, ….cuh."""
+        stems = [file.stem for file in self.operation_files()]
+
+        def owner(name: str) -> str | None:
+            owners = (s for s in stems if name == s or name.startswith(f"{s}_"))
+            return max(owners, key=len, default=None)
+
+        files = (*self.path.glob("*.cu"), *self.path.glob("*.cuh"))
+        return [file for file in files if owner(file.stem) == stem]
+
     def load(self, file: Path) -> ModuleType:
         """Import one of its files. Raises BrokenKernels naming the file and the error."""
         try:
@@ -128,10 +156,13 @@ class Catalogue:
         for folder in folders:
             for file in folder.operation_files():
                 self._collect(folder, file)
+        for operation in self.operations.values():
+            for fault in chain.faults(self.operations, operation):
+                raise BrokenKernels(f"{operation.source}: {fault}")
 
     def _collect(self, folder: _Folder, file: Path) -> None:
         module = folder.load(file)
-        for value in vars(module).values():
+        for value in {id(value): value for value in vars(module).values()}.values():
             if not isinstance(value, Operation) or value.source != file.resolve():
                 continue
             if value.name in self.operations:
@@ -165,7 +196,7 @@ class Catalogue:
             module = folder.load(path)
         except BrokenKernels:
             return []  # the default form carries the reason
-        declared = getattr(module, "COMPILE_VARIANTS" if backend == "compile" else "VARIANTS", ())
+        declared = getattr(_backend("compile") if backend == "compile" else module, "VARIANTS", ())
         if isinstance(declared, Mapping):  # where a file implements several operations
             declared = declared.get(operation.name, ())
         return list(declared)
@@ -185,9 +216,12 @@ def discover(extra: Iterable[Path] = ()) -> Catalogue:
 
 def backend_unavailable(backend: str) -> str | None:
     """Why nothing of this backend can run here (a package that is not installed), or None."""
-    module = importlib.import_module(f"{__package__}.backends.{backend}")
-    reason: str | None = module.unavailable()
+    reason: str | None = _backend(backend).unavailable()
     return reason
+
+
+def _backend(name: str) -> ModuleType:
+    return importlib.import_module(f"{__package__}.backends.{name}")
 
 
 def _families(root: Path) -> list[Path]:
@@ -201,8 +235,9 @@ def _families(root: Path) -> list[Path]:
 def _external(root: Path) -> list[_Folder]:
     if not root.is_dir():
         raise BrokenKernels(f"{root}: no such folder of operations")
-    paths = ([root] if any(root.glob("[!_]*.py")) else []) + _families(root)
-    folders = [_Folder(path, _package_for(path)) for path in paths]
+    package = _package_for(root)
+    folders = [_Folder(root, package)] if any(root.glob("[!_]*.py")) else []
+    folders += [_Folder(path, f"{package}.{path.name}") for path in _families(root)]
     folders = [folder for folder in folders if folder.operation_files()]
     if not folders:
         raise BrokenKernels(f"{root}: no operation file (<name>.py) in it or in its folders")
@@ -210,7 +245,8 @@ def _external(root: Path) -> list[_Folder]:
 
 
 def _package_for(path: Path) -> str:
-    """A package whose modules are the files of `path`, so that they can import one another."""
+    """A package whose modules are the files of `path`, so that they can import one another: what
+    `kernels` is to our families."""
     name = f"membound_kernels_{hashlib.sha256(str(path).encode()).hexdigest()[:10]}"
     if name not in sys.modules:
         package = ModuleType(name)
@@ -224,11 +260,37 @@ def _backend_of(file: Path) -> str | None:
     return suffix if suffix in BACKENDS and suffix != file.stem else None
 
 
-def _is_part_of(file: Path, stem: str, backend: str) -> bool:
-    source = "torch" if backend == "compile" else backend
-    if file.suffix in {".cu", ".cuh"}:
-        return backend in {"cuda", "cupy"}
-    return file.stem in {stem, f"{stem}_{source}"}
+def _with_imports(files: Iterable[Path]) -> set[Path]:
+    """`files` and whatever of our families and backends, or beside them, they import."""
+    found: set[Path] = set()
+    waiting = [file.resolve() for file in files]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found.add(file)
+            waiting += [f for f in _imports(file) if f.is_file() and f.parent != _HERE]
+    return found
+
+
+def _imports(file: Path) -> Iterator[Path]:
+    """Files that the imports of `file` may mean: relative ones, and ours by their full name."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = node.module or ""
+        if node.level:
+            base = file.parents[node.level - 1]
+        elif module.startswith(f"{__package__}."):
+            base, module = _HERE, module.removeprefix(f"{__package__}.")
+        else:
+            continue
+        path = base.joinpath(*module.split("."))
+        yield path.with_suffix(".py")
+        yield from (path / f"{alias.name}.py" for alias in node.names)
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def _one_line(error: Exception) -> str:

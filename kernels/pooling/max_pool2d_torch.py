@@ -48,11 +48,11 @@ def backward(
     return dx
 
 
-def refuses(direction: str, spec: Spec) -> str | None:
+def rounds_sums(direction: str, spec: Spec) -> str | None:
     overlap = spec.dims["kernel"] > spec.dims["stride"]
     if direction == "backward" and spec.target.kind == "cpu" and overlap and spec.dtype.bits == 16:
         return f"torch adds the gradients of overlapping windows in {spec.dtype} on the CPU"
     return None
 
 
-prepare = Eager(forward, backward=backward, saved=saved, refuses=refuses)
+prepare = Eager(forward, backward=backward, saved=saved, refuses=rounds_sums)
