@@ -1,0 +1,331 @@
+"""Which cases a run measures: presets, selection, and shapes scaled to the device.
+
+A case is operation x direction x implementation x dtype x shape x cache state. Cases that share
+everything but implementation and cache state form a group: they are measured one after another on
+the same inputs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+from ..kernels.discovery import BACKENDS, Catalogue, Implementation
+from ..kernels.dtypes import DTYPES, FLOATS
+from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
+from ..kernels.shapes import Shape
+from ..kernels.target import MIB, Target
+from ..results.record import Cache
+
+ROTATION = 4
+"""A buffer is not touched again before this many last-level caches of other bytes were."""
+COLD_MULTIPLE = 20
+"""Traffic of a cold case in last-level caches: what its writes may leave behind is then <= 5 %."""
+_MAX_SETS = 64
+_MIN_CPU_SET = 64 * MIB
+"""On the CPU a launch costs tens of microseconds; 64 MiB take about a millisecond."""
+
+
+class UnknownName(ValueError):
+    """A name that selects nothing; the message lists the nearest valid ones."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What is measured when the user names nothing."""
+
+    name: str
+    tiers: tuple[int, ...]
+    kinds: tuple[str, ...]
+    all_dtypes: bool
+    caches: tuple[Cache, ...]
+    processes: int
+    compile_all: bool
+    compile_fused: bool
+    variants: bool
+    seconds_per_case: float
+    time_limit: float | None = None
+
+
+PRESETS = {
+    "quick": Preset("quick", (1,), ("scaled",), False, ("cold",), 2, False, False, False, 0.4),
+    "standard": Preset(
+        "standard",
+        (1, 2, 3),
+        ("scaled", "ragged", "layer"),
+        False,
+        ("cold", "steady"),
+        3,
+        False,
+        True,
+        False,
+        1.0,
+        480.0,
+    ),
+    "full": Preset(
+        "full",
+        (1, 2, 3),
+        ("scaled", "ragged", "layer"),
+        True,
+        ("cold", "steady"),
+        5,
+        True,
+        True,
+        True,
+        2.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the user asked for; empty means the preset decides."""
+
+    preset: str = "quick"
+    operations: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
+    implementations: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    caches: tuple[Cache, ...] = ()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases on the same inputs. `skips` maps an implementation to why it cannot run here."""
+
+    operation: str
+    direction: DirectionName
+    dtype: str
+    shape: Shape
+    caches: tuple[Cache, ...]
+    implementations: tuple[str, ...]
+    skips: dict[str, str] = field(default_factory=dict)
+    shrunk: str | None = None
+
+    @property
+    def stem(self) -> str:
+        return f"{self.operation}/{self.direction}"
+
+
+def preset_named(name: str) -> Preset:
+    if name not in PRESETS:
+        raise UnknownName(_unknown("preset", name, PRESETS))
+    return PRESETS[name]
+
+
+def plan(
+    catalogue: Catalogue, selection: Selection, target: Target, budget_bytes: int
+) -> list[Group]:
+    """Groups in the order they are measured: tier by tier, operations round-robin over shapes.
+
+    Raises UnknownName for a name that selects nothing.
+    """
+    preset = preset_named(selection.preset)
+    operations = _operations(catalogue, selection, preset)
+    check_names(catalogue, selection)
+    planned: list[tuple[tuple[int, int], Group]] = []
+    for operation in operations:
+        for round_, shape in enumerate(_shapes(operation, preset)):
+            for dtype in _dtypes(operation, selection, preset, target):
+                for direction in _directions(operation, selection):
+                    group = _group(
+                        catalogue, operation, direction, dtype, shape, selection, preset, target
+                    )
+                    group = _fit(group, operation, target, budget_bytes)
+                    planned.append(((operation.tier, round_), group))
+    planned.sort(key=lambda entry: entry[0])  # stable: operations stay in their order
+    return [group for _, group in planned]
+
+
+def io_of(operation: Operation, group: Group) -> Direction:
+    directions = operation.directions(group.shape.dims, DTYPES[group.dtype])
+    io = directions.get(group.direction)
+    assert io is not None, group
+    return io
+
+
+def sets_for(operand_bytes: int, cache: Cache, llc_bytes: int) -> int:
+    """How many sets of buffers rotate: one when cold, else enough for `ROTATION` caches."""
+    if cache == "cold":
+        return 1
+    return min(_MAX_SETS, max(2, ceil(ROTATION * llc_bytes / max(operand_bytes, 1))))
+
+
+def bytes_needed(operation: Operation, group: Group, target: Target) -> int:
+    """Memory a group takes: rotating sets, pristine inputs and outputs, float64 references.
+
+    Scratch and chain intermediates are at most as large as the operands once more.
+    """
+    io = io_of(operation, group)
+    operands = sum(tensor.nbytes for tensor in io.operands.values())
+    sets = max(sets_for(operands, cache, target.llc_bytes) for cache in group.caches)
+    exact = sum(8 * tensor.elements for tensor in io.outputs)
+    return 2 * sets * operands + operands + exact
+
+
+def check_names(catalogue: Catalogue, selection: Selection) -> None:
+    """Raise UnknownName for a direction, dtype or implementation that does not exist."""
+    for direction in selection.directions:
+        if direction not in DIRECTIONS:
+            raise UnknownName(_unknown("direction", direction, DIRECTIONS))
+    for dtype in selection.dtypes:
+        names = [known.name for known in FLOATS]
+        if dtype not in names:
+            raise UnknownName(_unknown("dtype", dtype, names))
+    known = {
+        implementation.label
+        for operation in catalogue.operations.values()
+        for implementation in catalogue.implementations(operation)
+    } | set(BACKENDS)
+    for name in selection.implementations:
+        if name not in known:
+            raise UnknownName(_unknown("implementation", name, known))
+
+
+def _operations(catalogue: Catalogue, selection: Selection, preset: Preset) -> list[Operation]:
+    everything = list(catalogue.operations.values())
+    if not selection.operations:
+        return [operation for operation in everything if operation.tier in preset.tiers]
+    chosen: dict[str, Operation] = {}
+    for pattern in selection.operations:
+        matching = [o for o in everything if fnmatch.fnmatchcase(o.name, pattern)]
+        # A family is named where no operation is ("fused"), or in full ("copy/*").
+        matching = matching or [o for o in everything if o.family == pattern]
+        matching += [o for o in everything if fnmatch.fnmatchcase(f"{o.family}/{o.name}", pattern)]
+        if not matching:
+            raise UnknownName(_unknown("operation", pattern, catalogue.operations))
+        chosen |= {operation.name: operation for operation in matching}
+    return [operation for operation in everything if operation.name in chosen]
+
+
+def _shapes(operation: Operation, preset: Preset) -> list[Shape]:
+    return [s for kind in preset.kinds for s in operation.shapes if s.kind == kind]
+
+
+def _dtypes(
+    operation: Operation, selection: Selection, preset: Preset, target: Target
+) -> list[str]:
+    stated = [dtype.name for dtype in operation.dtypes]
+    if selection.dtypes:
+        return [name for name in stated if name in selection.dtypes]
+    if preset.all_dtypes:
+        return stated
+    usual = "bfloat16" if target.kind == "cuda" else "float32"
+    return [usual] if usual in stated else stated[:1]
+
+
+def _directions(operation: Operation, selection: Selection) -> list[DirectionName]:
+    return [
+        direction
+        for direction in DIRECTIONS
+        if operation.has(direction) and direction in (selection.directions or DIRECTIONS)
+    ]
+
+
+def _group(
+    catalogue: Catalogue,
+    operation: Operation,
+    direction: DirectionName,
+    dtype: str,
+    shape: Shape,
+    selection: Selection,
+    preset: Preset,
+    target: Target,
+) -> Group:
+    runs: list[str] = []
+    skips: dict[str, str] = {}
+    for implementation in catalogue.implementations(operation):
+        if not _wanted(implementation, selection, preset, target):
+            continue
+        runs.append(implementation.label)
+        reason = wrong_device(implementation.backend, target) or implementation.refuses(
+            direction, dtype
+        )
+        if reason:
+            skips[implementation.label] = reason
+    caches = selection.caches or _caches(preset, target)
+    shape = _scaled(operation, shape, dtype, caches, target)
+    return Group(operation.name, direction, dtype, shape, caches, tuple(runs), skips)
+
+
+def copy_group(
+    catalogue: Catalogue, dtype: str, caches: tuple[Cache, ...], target: Target
+) -> Group:
+    """The reference copy: `copy` at the size its device asks for."""
+    operation = catalogue.operations["copy"]
+    shape = next(shape for shape in operation.shapes if shape.kind == "scaled")
+    shape = _scaled(operation, shape, dtype, caches, target)
+    return Group(operation.name, "forward", dtype, shape, caches, ())
+
+
+def wrong_device(backend: str, target: Target) -> str | None:
+    """Why a backend does not run on this kind of device, None where it does."""
+    if backend == "cpu" and target.kind == "cuda":
+        return "measures the CPU; choose it with --device cpu"
+    if backend not in {"cpu", "torch", "compile"} and target.kind == "cpu":
+        return "needs a CUDA device"
+    return None
+
+
+def _wanted(
+    implementation: Implementation, selection: Selection, preset: Preset, target: Target
+) -> bool:
+    if selection.implementations:
+        label, backend = implementation.label, implementation.backend
+        default = implementation.variant in {"", *implementation.operation.chains}
+        return label in selection.implementations or (
+            backend in selection.implementations and default
+        )
+    if wrong_device(implementation.backend, target):
+        return False
+    chained = implementation.variant in implementation.operation.chains
+    if implementation.variant and not chained and not preset.variants:
+        return False
+    if implementation.backend == "compile":
+        fused = bool(implementation.operation.chains)
+        return preset.compile_all or (preset.compile_fused and fused)
+    return True
+
+
+def _caches(preset: Preset, target: Target) -> tuple[Cache, ...]:
+    # A CPU's last-level cache is so large that 20 of them would take minutes; its rotating
+    # buffers pay for their own write-backs at a fifth of the memory.
+    return preset.caches if target.kind == "cuda" else ("steady",)
+
+
+def _scaled(
+    operation: Operation, shape: Shape, dtype: str, caches: Sequence[Cache], target: Target
+) -> Shape:
+    """Grow the shape to what the device's last-level cache asks for, by the forward traffic."""
+    if shape.grow is None:
+        return shape
+    if target.kind == "cpu" and "cold" not in caches:
+        wanted = max(_MIN_CPU_SET, target.llc_bytes // ROTATION)
+    else:
+        wanted = COLD_MULTIPLE * target.llc_bytes
+    length = max(1, shape.dims[shape.grow])
+    stated = operation.directions(shape.dims, DTYPES[dtype]).forward.traffic
+    unit = 256 if length >= 256 else 16
+    return shape.grown(unit * max(1, ceil(wanted / (stated / length) / unit)))
+
+
+def _fit(group: Group, operation: Operation, target: Target, budget_bytes: int) -> Group:
+    """Halve a scaled shape until it fits the memory budget; a fixed one is skipped, said so."""
+    grow = group.shape.grow
+    while (needed := bytes_needed(operation, group, target)) > budget_bytes:
+        length = group.shape.dims[grow] if grow else 0
+        if not grow or length < 2:
+            reason = f"needs {needed:,} bytes; {budget_bytes:,} may be used"
+            return replace(group, skips=dict.fromkeys(group.implementations, reason) | group.skips)
+        reason = f"{grow} halved to {length // 2} to fit {budget_bytes:,} bytes"
+        group = replace(group, shape=group.shape.grown(length // 2), shrunk=reason)
+    return group
+
+
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:8]
+    return f"unknown {what} {name!r}; nearest: {', '.join(near)}"

@@ -1,0 +1,286 @@
+"""A run: choose the device, plan the cases, measure them in fresh processes, keep every record."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import time
+from typing import Protocol
+
+from msgspec.structs import replace as with_fields
+
+from ..kernels.discovery import Catalogue, discover
+from ..results import store
+from ..results.record import SCHEMA, Environment, Record
+from . import cases
+from .device.identity import device_folder
+from .device.select import Selected, compute_processes, select, snapshot
+from .environment import revision, versions
+from .protocol import Choice, Item, Plan
+from .records import MEMCPY, now
+from .supervisor import CASE_TIMEOUT_SECONDS, Supervisor, worker_environ
+
+
+class NothingToMeasure(Exception):
+    """The selection has no case, or none that can run here; the message says why."""
+
+
+class CannotResume(ValueError):
+    """A run that cannot be completed here; the message says what differs."""
+
+
+class Observer(Protocol):
+    """Told how a run goes."""
+
+    def begin(self, folder: Path, selected: Selected, total: int) -> None: ...
+
+    def case(self, name: str, process: int) -> None: ...
+
+    def record(self, record: Record) -> None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. None means the preset or the device decides."""
+
+    selection: cases.Selection = field(default_factory=cases.Selection)
+    device: str | None = None
+    peak: float | None = None
+    peak_source: str | None = None
+    processes: int | None = None
+    seed: int = 0
+    out: Path = Path("results")
+    time_limit: float | None = None
+    seconds_per_case: float | None = None
+    timer: str | None = None
+    kernels: tuple[Path, ...] = ()
+    command: tuple[str, ...] = ()
+    case_timeout: float = CASE_TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the run is, and how many records ended how."""
+
+    folder: Path
+    counts: Counter[str]
+
+
+def measure(request: Request, observer: Observer) -> Outcome:
+    """Run everything that `request` selects.
+
+    Raises cases.UnknownName, device.UnknownDevice, device.NoSuchDevice, discovery.BrokenKernels,
+    NothingToMeasure, store.StoreError (before measuring where the folder cannot be written) and
+    supervisor.WorkerCannotStart. Records already written stay.
+    """
+    catalogue = discover(request.kernels)
+    selected = select(request.device, request.peak, request.peak_source)
+    groups = cases.plan(catalogue, request.selection, selected.target, selected.memory_budget_bytes)
+    check_timer(
+        request.timer, selected.target.kind, {cache for group in groups for cache in group.caches}
+    )
+    if not any(set(group.implementations) - set(group.skips) for group in groups):
+        raise NothingToMeasure(_why_nothing(groups))
+    started = datetime.now(UTC)
+    at = revision()
+    folder = store.create_run(request.out / device_folder(selected.device), started, at.commit)
+    preset = cases.preset_named(request.selection.preset)
+    environment = Environment(
+        schema=SCHEMA,
+        run=folder.name,
+        started_at=started.isoformat(timespec="seconds"),
+        device=selected.device,
+        peak=selected.peak,
+        peak_reason=selected.peak_reason,
+        peak_candidates=selected.peak_candidates,
+        quirks=selected.quirks,
+        warnings=[*selected.warnings, *_shrunk(groups)],
+        missing=selected.missing,
+        memory_budget_bytes=selected.memory_budget_bytes,
+        host=selected.host,
+        versions=versions(),
+        before=snapshot(selected),
+        processes_before=compute_processes(selected),
+        commit=at.commit,
+        dirty=at.dirty,
+        commit_reason=at.reason,
+        command=list(request.command or sys.argv),
+        preset=preset.name,
+        seed=request.seed,
+        processes=request.processes or preset.processes,
+        cache_states=sorted({cache for group in groups for cache in group.caches}),
+        time_limit_seconds=request.time_limit or preset.time_limit,
+    )
+    with store.RunWriter(folder) as writer:
+        writer.write_environment(environment)
+        run = _Run(catalogue, selected, groups, request, environment, writer, observer)
+        return run.processes([])
+
+
+def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
+    """Measure what an interrupted run lacks: the same command, on the same device.
+
+    Cases that have a record that is ok, wrong or skipped for good keep it. Raises as `measure`,
+    and CannotResume where the device is another one.
+    """
+    known = store.read_run(folder)
+    environment = known.environment
+    if environment is None:
+        raise CannotResume(f"{folder}: environment.json is missing or damaged")
+    catalogue = discover(request.kernels)
+    selected = select(request.device, request.peak, request.peak_source)
+    if device_folder(selected.device) != device_folder(environment.device):
+        raise CannotResume(
+            f"{folder} was measured on {environment.device.name}; this is {selected.device.name}"
+        )
+    groups = cases.plan(
+        catalogue, request.selection, selected.target, environment.memory_budget_bytes
+    )
+    with store.RunWriter(folder) as writer:
+        run = _Run(catalogue, selected, groups, request, environment, writer, observer)
+        return run.processes(known.records)
+
+
+@dataclass
+class _Run:
+    catalogue: Catalogue
+    selected: Selected
+    groups: list[cases.Group]
+    request: Request
+    environment: Environment
+    writer: store.RunWriter
+    observer: Observer
+    counts: Counter[str] = field(default_factory=Counter)
+    choices: dict[str, Choice] = field(default_factory=dict)
+
+    def processes(self, known: Sequence[Record]) -> Outcome:
+        """One worker after another, each through all groups; then the closing snapshot."""
+        self.choices = dict(self.environment.choices)
+        self.counts.update(record.status for record in known)
+        done = {(record.process, record.case, record.position) for record in known}
+        plans = [self._plan(process, done) for process in range(self.environment.processes)]
+        total = sum(_open_cases(plan) for plan in plans)
+        self.observer.begin(self.writer.run, self.selected, total)
+        for index, plan in enumerate(plans):
+            self._one_process(plan, len(plans) - index)
+        self.environment = with_fields(
+            self.environment,
+            finished_at=now(),
+            after=snapshot(self.selected),
+            processes_after=compute_processes(self.selected),
+            choices=self.choices,
+        )
+        self.writer.write_environment(self.environment)
+        return Outcome(self.writer.run, self.counts)
+
+    def _one_process(self, plan: Plan, left: int) -> None:
+        plan = with_fields(plan, deadline=self._deadline(left), choices=self.choices)
+        cores = self.selected.target.multiprocessors if plan.kind == "cpu" else None
+        supervisor = Supervisor(
+            self.catalogue,
+            self._keep,
+            lambda name: self.observer.case(name, plan.process),
+            worker_environ(cores),
+            self.request.case_timeout,
+        )
+        supervisor.run(plan)
+
+    def _keep(self, record: Record) -> None:
+        self.writer.append(record)
+        self.counts[record.status] += 1
+        if record.choice:
+            self.choices.setdefault(record.case.rpartition("/")[0], record.choice)
+        self.observer.record(record)
+
+    def _deadline(self, processes_left: int) -> float | None:
+        """Each process has its share of what is left: the last one must not go without."""
+        limit = self.environment.time_limit_seconds
+        if limit is None:
+            return None
+        started = datetime.fromisoformat(self.environment.started_at).timestamp()
+        left = max(0.0, started + limit - time())
+        return time() + left / processes_left
+
+    def _plan(self, process: int, done: set[tuple[int, str, int]]) -> Plan:
+        preset = cases.preset_named(self.request.selection.preset)
+        target = self.selected.target
+        usual = "events" if target.kind == "cuda" else "wall"
+        return Plan(
+            process=process,
+            items=list(_items(self.groups, reverse=bool(process % 2))),
+            memcpy=_memcpy_item(self.catalogue, self.groups, self.selected),
+            kind=target.kind,
+            ordinal=target.ordinal,
+            target=asdict(target),
+            budget_bytes=self.environment.memory_budget_bytes,
+            seed=self.environment.seed,
+            timer=self.request.timer or usual,  # type: ignore[arg-type]
+            seconds_per_case=self.request.seconds_per_case or preset.seconds_per_case,
+            deadline=None,
+            choices={},
+            kernels=[str(path) for path in self.request.kernels],
+            done=sorted((case, position) for p, case, position in done if p == process),
+        )
+
+
+def _items(groups: Iterable[cases.Group], reverse: bool) -> Iterable[Item]:
+    """Implementations forward, or reversed, so that drift does not fall on the same one."""
+    position = 0
+    for group in groups:
+        labels = list(reversed(group.implementations) if reverse else group.implementations)
+        yield Item(
+            operation=group.operation,
+            direction=group.direction,
+            dtype=group.dtype,
+            kind=group.shape.kind,
+            dims=group.shape.dims,
+            grow=group.shape.grow,
+            caches=list(group.caches),
+            implementations=labels,
+            positions=list(range(position, position + len(labels))),
+            skips=group.skips,
+            memcpy_position=position + len(labels),
+        )
+        position += len(labels) + 1
+
+
+def _memcpy_item(catalogue: Catalogue, groups: Sequence[cases.Group], selected: Selected) -> Item:
+    caches = tuple(sorted({cache for group in groups for cache in group.caches}))
+    group = cases.copy_group(catalogue, groups[0].dtype, caches, selected.target)
+    (item,) = _items([replace(group, implementations=(MEMCPY,))], reverse=False)
+    return item
+
+
+def _open_cases(plan: Plan) -> int:
+    done = set(plan.done)
+    return sum(
+        1
+        for item in plan.items
+        for position in item.positions
+        for _ in item.caches
+        if not any(known == position for _, known in done)
+    )
+
+
+def check_timer(timer: str | None, kind: str, caches: Iterable[str]) -> None:
+    """Raise cases.UnknownName where a timer was asked for that this device or state has not."""
+    valid = ("events", "graph") if kind == "cuda" else ("wall",)
+    if timer is not None and timer not in valid:
+        raise cases.UnknownName(f"no timer {timer!r} on this device; valid: {', '.join(valid)}")
+    if timer == "graph" and "cold" in caches:
+        raise cases.UnknownName("a graph rotates its buffers: --timer graph needs --cache steady")
+
+
+def _shrunk(groups: Iterable[cases.Group]) -> list[str]:
+    return [f"{group.stem}: {group.shrunk}" for group in groups if group.shrunk]
+
+
+def _why_nothing(groups: Sequence[cases.Group]) -> str:
+    reasons = {reason for group in groups for reason in group.skips.values()}
+    if reasons:
+        return f"nothing selected can run here: {'; '.join(sorted(reasons))}"
+    return "the selection has no case: no operation has this direction, dtype and implementation"

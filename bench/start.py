@@ -1,0 +1,36 @@
+"""From a plan to a session: the device, its stream and clock, and the memory to measure in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from ..kernels.discovery import discover
+from ..kernels.target import Target
+from .arena import Arena
+from .protocol import Plan
+from .session import Session
+from .timers import Timing, WallTiming
+
+
+def start(plan: Plan) -> Session:
+    """Raises what the device raises when it cannot be used."""
+    target = Target(**plan.target)  # type: ignore[arg-type]
+    if plan.kind == "cpu":
+        torch.set_num_threads(target.multiprocessors)
+        device = torch.device("cpu")
+        timing: Timing = WallTiming(target.llc_bytes)
+    else:
+        from .gpu import GpuTiming
+
+        device = torch.device("cuda", plan.ordinal)
+        timing = GpuTiming(device, target, graph=plan.timer == "graph")
+    return Session(
+        plan=plan,
+        catalogue=discover(Path(path) for path in plan.kernels),
+        target=target,
+        device=device,
+        arena=Arena(device, plan.budget_bytes),
+        timing=timing,
+    )

@@ -1,0 +1,99 @@
+"""How one sample is taken. The CPU's timer is here; the GPU's are in `gpu.py`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Protocol
+
+import torch
+
+from ..kernels.spec import Launch
+from ..results.record import Timer
+
+Sample = Callable[[], float | None]
+"""Seconds of one launch; None where the sample is void."""
+
+EVICTION_MULTIPLE = 2
+"""Last-level caches of other bytes read to empty it."""
+
+
+class Timing(Protocol):
+    """One device's clock, caches and stream."""
+
+    timer: Timer
+    granularity: float
+
+    @property
+    def stream(self) -> torch.cuda.Stream | None: ...
+
+    def cold(self, launch: Launch) -> Sample:
+        """A sample starts with the last-level cache holding other, clean lines."""
+
+    def steady(self, launches: Sequence[Launch]) -> Sample:
+        """Launches follow one another over rotating buffers, as write debts of earlier ones are
+        paid within later ones."""
+
+    def synchronize(self) -> None: ...
+
+    def launch_overhead(self, launch: Launch) -> float | None:
+        """Host seconds that one launch costs; None where it is not apart from the work."""
+
+
+class WallTiming:
+    """The CPU: launches return when they are done, so the wall clock around one is its time."""
+
+    timer: Timer = "wall"
+
+    def __init__(self, llc_bytes: int) -> None:
+        self.granularity = wall_granularity()
+        self._evictor_bytes = EVICTION_MULTIPLE * llc_bytes
+        self._evictor: torch.Tensor | None = None
+        self.evicted_sum = 0.0
+
+    @property
+    def stream(self) -> None:
+        return None
+
+    def cold(self, launch: Launch) -> Sample:
+        def sample() -> float:
+            self.evict()
+            return _timed(launch)
+
+        return sample
+
+    def steady(self, launches: Sequence[Launch]) -> Sample:
+        for launch in launches:  # leave behind the write debt that a sample is to find
+            launch()
+        rotation = cycle(launches)
+        return lambda: _timed(next(rotation))
+
+    def evict(self) -> None:
+        """Read other bytes through the ordinary path; the sum makes every load needed."""
+        if self._evictor is None:
+            self._evictor = torch.ones(self._evictor_bytes // 4, dtype=torch.float32)
+        self.evicted_sum += float(self._evictor.sum())
+
+    def synchronize(self) -> None:
+        pass
+
+    def launch_overhead(self, launch: Launch) -> None:
+        return None
+
+
+def wall_granularity() -> float:
+    """Smallest step of the wall clock that was seen, in seconds."""
+    steps = []
+    for _ in range(100):
+        start = time.perf_counter_ns()
+        while (now := time.perf_counter_ns()) == start:
+            pass
+        steps.append(now - start)
+    return min(steps) * 1e-9
+
+
+def _timed(launch: Launch) -> float:
+    start = time.perf_counter_ns()
+    launch()
+    return (time.perf_counter_ns() - start) * 1e-9

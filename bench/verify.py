@@ -1,0 +1,119 @@
+"""Whether an implementation is right: checked before it is timed, and again afterwards.
+
+Outputs are poisoned with 0x00 and with 0xFF and must come out byte for byte alike, close to the
+float64 reference, with the inputs untouched. A kernel that leaves a tail unwritten, reads what its
+output held before, swaps rows or writes into its inputs is found here, and gets no bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..kernels.operation import Direction, Tensor
+from ..kernels.spec import Launch
+from ..kernels.tolerance import compare
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """reason is None when right. max_error and tolerance are of the output nearest to its limit.
+
+    outputs: the verified bytes, what every later run must give again.
+    """
+
+    reason: str | None
+    max_error: float | None
+    tolerance: float | None
+    outputs: dict[str, torch.Tensor]
+
+
+def verify(
+    io: Direction,
+    launch: Launch,
+    tensors: Tensors,
+    pristine: Tensors,
+    exact: Tensors,
+    synchronize: Callable[[], None],
+    keep: Callable[[Tensor], torch.Tensor],
+) -> Verified:
+    """Run `launch` on `tensors` twice and judge what it wrote.
+
+    tensors: operands and scratch that `launch` is bound to; pristine: the inputs as they were
+    made; exact: the reference's outputs; keep: where a copy of an output may be put.
+    """
+    first = _run(io, launch, tensors, pristine, 0x00, synchronize)
+    try:
+        comparisons = [compare(t, first[t.name], exact[t.name]) for t in io.writes]
+    except ValueError as error:
+        return Verified(str(error), None, None, {})
+    if not comparisons:
+        return Verified("writes nothing that can be checked", None, None, {})
+    kept = {t.name: keep(t).copy_(first[t.name]) for t in io.writes}
+    second = _run(io, launch, tensors, pristine, 0xFF, synchronize)
+    worst = max(comparisons, key=lambda c: c.max_error / c.tolerance if c.tolerance else 0.0)
+    reason = (
+        next((str(c) for c in comparisons if not c.ok), None)
+        or changed_output(io, second, kept, "depends on what the output held before")
+        or changed_input(io, tensors, pristine)
+    )
+    return Verified(reason, worst.max_error, worst.tolerance, kept)
+
+
+def changed_output(io: Direction, outputs: Tensors, kept: Tensors, what: str) -> str | None:
+    """Name of the first output whose bytes are not the kept ones, with `what` it means."""
+    for tensor in io.writes:
+        if not same_bytes(outputs[tensor.name], kept[tensor.name]):
+            return f"{tensor.name} {what}"
+    return None
+
+
+def changed_input(io: Direction, tensors: Tensors, pristine: Tensors) -> str | None:
+    for tensor in io.reads:
+        if not same_bytes(tensors[tensor.name], pristine[tensor.name]):
+            return f"input {tensor.name} was modified"
+    return None
+
+
+def outputs_of(
+    io: Direction, returned: Sequence[torch.Tensor] | None, tensors: Tensors
+) -> dict[str, torch.Tensor]:
+    """The written tensors: returned by an allocating launch, else the ones it was bound to."""
+    if returned is None:
+        return {tensor.name: tensors[tensor.name] for tensor in io.writes}
+    return {tensor.name: value for tensor, value in zip(io.writes, returned, strict=True)}
+
+
+def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(_words(one), _words(other))
+
+
+def _run(
+    io: Direction,
+    launch: Launch,
+    tensors: Tensors,
+    pristine: Tensors,
+    poison: int,
+    synchronize: Callable[[], None],
+) -> dict[str, torch.Tensor]:
+    for name, tensor in tensors.items():
+        if name not in pristine:
+            _words(tensor).fill_(poison if poison == 0 else -1)
+    returned = launch()
+    synchronize()
+    return outputs_of(io, returned, tensors)
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes in the widest integer they divide into: comparing must not see floats."""
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    for dtype, width in ((torch.int64, 8), (torch.int32, 4), (torch.int16, 2)):
+        if raw.numel() % width == 0 and raw.data_ptr() % width == 0:
+            return raw.view(dtype)
+    return raw.view(torch.int8)

@@ -1,0 +1,59 @@
+"""One fresh process: reads a plan from standard input, writes events to a file descriptor.
+
+    python -P -m membound.bench.worker FD < plan.json
+
+Standard output and error are the libraries'; only FD carries events, each a whole line. The worker
+ends when the supervisor does, and ignores Ctrl-C, which the supervisor answers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import msgspec
+
+from .protocol import Event, Plan, Poisoned
+
+_PR_SET_PDEATHSIG = 1
+POISONED = 75
+"""Exit status after a CUDA context became unusable."""
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
+    events = int(sys.argv[1])
+    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
+    encoder = msgspec.json.Encoder()
+    for event in _events(plan):
+        _write(events, encoder.encode(event) + b"\n")
+        if isinstance(event, Poisoned):
+            os._exit(POISONED)  # destructors of a dead CUDA context hang
+    return 0
+
+
+def _events(plan: Plan) -> Iterator[Event]:
+    from .start import start
+
+    return start(plan).run()
+
+
+def _die_with_parent() -> None:
+    """Linux: be killed when the supervisor goes, however it goes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == 1:
+            os._exit(1)
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
