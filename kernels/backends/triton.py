@@ -40,6 +40,7 @@ class Kernel:
 
     pointers: parameter -> name of the operand or scratch tensor it points to.
     constants: parameter -> compile-time value; with `pointers` it covers every parameter.
+    registers: limit per thread, where the grid counts on several blocks being resident.
     """
 
     function: Any
@@ -47,6 +48,7 @@ class Kernel:
     constants: Mapping[str, Any]
     grid: tuple[int, int, int]
     num_warps: int
+    registers: int | None = None
 
     def arguments(self, tensors: Tensors) -> list[Any]:
         """What the function is called with, in order."""
@@ -115,14 +117,15 @@ def compile_kernel(kernel: Kernel, known: Mapping[str, Tensor], target: Target) 
         for position, kind in enumerate(signature.values())
         if kind != "constexpr"
     }
+    options = {
+        "num_warps": kernel.num_warps,
+        "maxnreg": kernel.registers,
+        "enable_fp_fusion": True,
+    }
     source = ASTSource(kernel.function, signature, dict(kernel.constants), aligned)
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # a failing ptxas prints all of its input
-            return triton.compile(
-                source,
-                target=GPUTarget("cuda", target.sm, 32),
-                options={"num_warps": kernel.num_warps},
-            )
+            return triton.compile(source, GPUTarget("cuda", target.sm, 32), options)
     except Exception as error:
         raise CannotPrepare(_reason(error, target)) from error
 

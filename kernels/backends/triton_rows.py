@@ -29,9 +29,10 @@ from .triton import Kernel, power_of_two, prepare, tiles
 
 _TILE = 4096  # elements of one program's tile where rows are shorter
 _LONGEST = 16384  # columns of one tile: 16 a thread with 1024 threads
+_LONGEST_BACKWARD = 8192  # more is live there: 8 a thread
 _CHUNK = 4096  # columns at a time where rows are longer
 _PER_THREAD = 16  # elements of a tile
-_RESIDENT_THREADS = 1024  # per multiprocessor, at the registers backward needs
+_RESIDENT_THREADS, _REGISTERS = 1024, 64  # of backward, per multiprocessor and per thread
 _SUM_ROWS, _SUM_COLUMNS = 64, 32  # tile of the second kernel: whole 128-byte lines of float32
 
 
@@ -41,8 +42,13 @@ def _tile_rows(ROWS: tl.constexpr):
 
 
 @triton.jit
+def _raw(x, at, mask):
+    return tl.load(x + at, mask=mask, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
 def _once(x, at, mask):
-    return tl.load(x + at, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    return _raw(x, at, mask).to(tl.float32)
 
 
 @triton.jit
@@ -128,19 +134,24 @@ def rms_backward(
     column = tl.arange(0, BLOCK)
     w = _kept(weight, column, column < N)
     dweight = tl.zeros((ROWS, BLOCK), tl.float32)
-    for tile in range(tl.program_id(0), (M + ROWS - 1) // ROWS, PROGRAMS):
-        row = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+    row = _tile_rows(ROWS)
+    mask = (row < M)[:, None] & (column < N)[None, :]
+    at = row[:, None] * N + column[None, :]
+    next_d, next_x = _raw(dy, at, mask), _raw(x, at, mask)
+    for _ in range(tl.program_id(0), (M + ROWS - 1) // ROWS, PROGRAMS):
+        d, r = next_d.to(tl.float32), _kept(rstd, row, row < M)[:, None]
+        xhat = next_x.to(tl.float32) * r
+        own, own_mask = at, mask
+        row += PROGRAMS * ROWS  # the next tile is under way while this one is reduced
         mask = (row < M)[:, None] & (column < N)[None, :]
         at = row[:, None] * N + column[None, :]
-        d = _once(dy, at, mask)
-        r = _kept(rstd, row, row < M)[:, None]
-        xhat = _once(x, at, mask) * r
+        next_d, next_x = _raw(dy, at, mask), _raw(x, at, mask)
         dweight += d * xhat
         g = d * w[None, :]
         value = (g - xhat * (tl.sum(g * xhat, 1) / N)[:, None]) * r
         if dh is not None:
-            value += _once(dh, at, mask)
-        _put(dx, at, value, mask, STORE)
+            value += _once(dh, own, own_mask)
+        _put(dx, own, value, own_mask, STORE)
     tl.store(partial + tl.program_id(0) * N + column, tl.sum(dweight, 0), mask=column < N)
 
 
@@ -210,7 +221,7 @@ def row_sums(spec: Spec) -> Prepared:
 def rms_norm_forward(spec: Spec, eps: float) -> Prepared:
     """Operands x, weight, y, rstd; where the operation reads a residual, it and h."""
     rows, columns = spec.io.operands["x"].shape
-    block, single = _row_block(columns)
+    block, single = _row_block(columns, _LONGEST)
     per_tile = _rows_per_tile(block) if single else 1
     constants = {
         "M": rows,
@@ -231,7 +242,7 @@ def rms_norm_forward(spec: Spec, eps: float) -> Prepared:
 def rms_norm_backward(spec: Spec, normed: str) -> Prepared:
     """Operands dy, weight, rstd, dx, dweight, the input of the norm, and dh where it is read."""
     columns = spec.io.operands["dy"].shape[1]
-    block, single = _row_block(columns)
+    block, single = _row_block(columns, _LONGEST_BACKWARD)
     kernels, scratch = (_backward if single else _backward_long)(spec, normed, block)
     partial = scratch[0]
     sums = {
@@ -254,7 +265,7 @@ def rms_norm_backward(spec: Spec, normed: str) -> Prepared:
 def _backward(spec: Spec, normed: str, block: int) -> tuple[list[Kernel], list[Tensor]]:
     rows, columns = spec.io.operands["dy"].shape
     per_tile = _rows_per_tile(block)
-    warps = _warps(per_tile * block)
+    warps = _backward_warps(spec, per_tile * block)
     programs = _programs(spec, warps, tiles(rows, per_tile))
     partial = Tensor("partial", (programs, columns), float32)
     constants = {
@@ -267,13 +278,13 @@ def _backward(spec: Spec, normed: str, block: int) -> tuple[list[Kernel], list[T
     }
     pointers, absent = _pointers(spec, ("dy", "dh", "weight", "rstd", "dx"))
     pointers |= {"x": normed, "partial": "partial"}
-    kernel = Kernel(rms_backward, pointers, constants | absent, (programs, 1, 1), warps)
+    kernel = Kernel(rms_backward, pointers, constants | absent, (programs, 1, 1), warps, _REGISTERS)
     return [kernel], [partial]
 
 
 def _backward_long(spec: Spec, normed: str, block: int) -> tuple[list[Kernel], list[Tensor]]:
     rows, columns = spec.io.operands["dy"].shape
-    warps, chunks = _warps(block), tiles(columns, block)
+    warps, chunks = _backward_warps(spec, block), tiles(columns, block)
     programs = max(1, _programs(spec, warps, rows * chunks) // chunks)
     partial = Tensor("partial", (programs, columns), float32)
     dots = Tensor("dots", (rows,), float32)
@@ -284,7 +295,7 @@ def _backward_long(spec: Spec, normed: str, block: int) -> tuple[list[Kernel], l
     second = sizes | {"PROGRAMS": programs, "STORE": _store(spec)} | absent
     return [
         Kernel(rms_row_dots, first, sizes, (rows, 1, 1), warps),
-        Kernel(rms_backward_long, pointers, second, (chunks, programs, 1), warps),
+        Kernel(rms_backward_long, pointers, second, (chunks, programs, 1), warps, _REGISTERS),
     ], [partial, dots]
 
 
@@ -301,14 +312,19 @@ def _programs(spec: Spec, warps: int, most: int) -> int:
     return max(1, min(resident, most))
 
 
-def _row_block(columns: int) -> tuple[int, bool]:
+def _row_block(columns: int, longest: int) -> tuple[int, bool]:
     """(columns of a tile, whether that is the whole row)."""
     whole = power_of_two(columns)
-    return (whole, True) if whole <= _LONGEST else (_CHUNK, False)
+    return (whole, True) if whole <= longest else (_CHUNK, False)
 
 
 def _rows_per_tile(block: int) -> int:
     return max(1, _TILE // block)
+
+
+def _backward_warps(spec: Spec, elements: int) -> int:
+    """One 16-byte vector of each array a thread: more is live than in forward."""
+    return min(32, max(1, elements * spec.dtype.bits // (128 * 32)))
 
 
 def _warps(elements: int) -> int:
