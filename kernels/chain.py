@@ -32,14 +32,14 @@ class _Part:
 def exists(catalogue: Catalogue, unfused: Implementation) -> bool:
     """Whether every step of the chain has an implementation in this backend."""
     return all(
-        _default(catalogue, step, unfused.backend) is not None
+        catalogue.default(step.operation, unfused.backend) is not None
         for step in _all_steps(unfused.operation, unfused.variant)
     )
 
 
 def step_implementations(catalogue: Catalogue, unfused: Implementation) -> list[Implementation]:
     steps = _all_steps(unfused.operation, unfused.variant)
-    found = (_default(catalogue, step, unfused.backend) for step in steps)
+    found = (catalogue.default(step.operation, unfused.backend) for step in steps)
     return [implementation for implementation in found if implementation is not None]
 
 
@@ -83,7 +83,7 @@ def refuses(
     if not steps:
         return f"{unfused.operation.name} names no {direction} chain"
     for step in steps:
-        implementation = _default(catalogue, step, unfused.backend)
+        implementation = catalogue.default(step.operation, unfused.backend)
         if implementation is None:
             return f"step {step.operation} has no {unfused.backend} implementation"
         reason = implementation.refuses(step.direction, dtype)
@@ -112,7 +112,7 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
     parts: list[_Part] = []
     scratch: dict[str, Tensor] = {}
     for index, step in enumerate(spec.operation.chains[spec.variant].steps(spec.direction)):
-        implementation = _default(catalogue, step, unfused.backend)
+        implementation = catalogue.default(step.operation, unfused.backend)
         if implementation is None:
             raise CannotPrepare(f"step {step.operation} has no {unfused.backend} implementation")
         operation, io = _step_io(catalogue.operations, step, spec.dims, spec.dtype)
@@ -181,14 +181,6 @@ def _sum(seconds: Iterable[float | None]) -> float | None:
 def _all_steps(operation: Operation, variant: str) -> Iterator[Step]:
     steps = operation.chains[variant]
     yield from (*steps.forward, *steps.backward)
-
-
-def _default(catalogue: Catalogue, step: Step, backend: str) -> Implementation | None:
-    operation = catalogue.operations.get(step.operation)
-    if operation is None:
-        return None
-    found = (i for i in catalogue.implementations(operation) if i.backend == backend)
-    return next((i for i in found if not i.variant), None)
 
 
 def _step_io(

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -58,7 +58,7 @@ class Implementation:
         if self.variant in self.operation.chains:
             return chain.refuses(self._catalogue, self, direction, dtype)
         try:
-            module = self._module()
+            module = self.module()
         except BrokenKernels as error:
             return str(error)
         refuses = getattr(module, "refuses", None)
@@ -73,7 +73,7 @@ class Implementation:
         if self.variant in self.operation.chains:
             return chain.prepare(self._catalogue, self, spec)
         try:
-            prepare = self._module().prepare
+            prepare = self.module().prepare
         except BrokenKernels as error:
             raise CannotPrepare(str(error)) from error
         if self.backend == "compile":
@@ -102,7 +102,8 @@ class Implementation:
         digests += [step.source_hash().encode() for step in self._chain_steps()]
         return hashlib.sha256(b"\0".join(digests)).hexdigest()[:12]
 
-    def _module(self) -> ModuleType:
+    def module(self) -> ModuleType:
+        """Raises BrokenKernels where its file cannot be imported or has no `prepare`."""
         module = self._folder.load(self.path)
         if not callable(getattr(module, "prepare", None)):
             raise BrokenKernels(f"{self.path}: has no prepare(direction, spec)")
@@ -168,38 +169,64 @@ class Catalogue:
             if value.name in self.operations:
                 other = self.operations[value.name].source
                 raise BrokenKernels(f"{file}: operation {value.name!r} is already in {other}")
+            _check_shapes(value, file)
             self.operations[value.name] = value
             self._folders[value.name] = folder
 
-    def implementations(self, operation: Operation) -> list[Implementation]:
-        """Every implementation of `operation`, default form before named variants, then chains."""
-        folder = self._folders[operation.name]
+    def implementations(
+        self, operation: Operation, backends: Iterable[str] = BACKENDS
+    ) -> list[Implementation]:
+        """Every implementation of `operation`, default form before named variants, then chains.
+
+        Imports the files of `backends`, which may name variants, and of no other.
+        """
         found: list[Implementation] = []
-        for backend in BACKENDS:
-            stem = "torch" if backend == "compile" else backend
-            path = folder.path / f"{operation.stem}_{stem}.py"
-            variants = [""] if path.exists() else []
-            if path.exists() and not backend_unavailable(backend):
-                variants += self._named_variants(folder, path, operation, backend)
-            for variant in variants:
-                found.append(Implementation(operation, backend, variant, path, folder, self))
-            for variant in operation.chains:
-                unfused = Implementation(operation, backend, variant, path, folder, self)
-                if chain.exists(self, unfused):
-                    found.append(unfused)
+        for backend in backends:
+            default = self._implementation(operation, backend, "")
+            if default.path.exists():
+                found.append(default)
+                found += (replace(default, variant=name) for name in _named_variants(default))
+            unfused = (replace(default, variant=name) for name in operation.chains)
+            found += (form for form in unfused if chain.exists(self, form))
         return found
 
-    def _named_variants(
-        self, folder: _Folder, path: Path, operation: Operation, backend: str
-    ) -> list[str]:
+    def default(self, operation: str, backend: str) -> Implementation | None:
+        """The default form of the operation of this name in `backend`, if there is one."""
+        if operation not in self.operations:
+            return None
+        default = self._implementation(self.operations[operation], backend, "")
+        return default if default.path.exists() else None
+
+    def _implementation(self, operation: Operation, backend: str, variant: str) -> Implementation:
+        folder = self._folders[operation.name]
+        path = folder.path / f"{operation.stem}_{'torch' if backend == 'compile' else backend}.py"
+        return Implementation(operation, backend, variant, path, folder, self)
+
+
+def _named_variants(default: Implementation) -> list[str]:
+    if backend_unavailable(default.backend):
+        return []
+    try:
+        module = default.module()
+    except BrokenKernels:
+        return []  # the default form carries the reason
+    declared = getattr(
+        _backend("compile") if default.backend == "compile" else module, "VARIANTS", ()
+    )
+    if isinstance(declared, Mapping):  # where a file implements several operations
+        declared = declared.get(default.operation.name, ())
+    return list(declared)
+
+
+def _check_shapes(operation: Operation, file: Path) -> None:
+    where = f"{file}: operation {operation.name!r}"
+    if not operation.shapes or not operation.dtypes:
+        raise BrokenKernels(f"{where} names no shapes or no dtypes")
+    for shape in operation.shapes:
         try:
-            module = folder.load(path)
-        except BrokenKernels:
-            return []  # the default form carries the reason
-        declared = getattr(_backend("compile") if backend == "compile" else module, "VARIANTS", ())
-        if isinstance(declared, Mapping):  # where a file implements several operations
-            declared = declared.get(operation.name, ())
-        return list(declared)
+            operation.directions(shape.dims, operation.dtypes[0])
+        except Exception as error:  # whatever a user's statement raises is that statement's fault
+            raise BrokenKernels(f"{where} at {shape.dims}: {_one_line(error)}") from error
 
 
 def discover(extra: Iterable[Path] = ()) -> Catalogue:

@@ -52,7 +52,8 @@ def evaluate(
 ) -> dict[str, torch.Tensor]:
     """Outputs of the reference by name, on `device`, where `inputs` are.
 
-    float64 where the operand is floating, else its own dtype.
+    float64 where the operand is floating, else its own dtype. Raises ValueError where the
+    reference gives other shapes than stated.
     """
     outputs = {
         tensor.name: torch.zeros(
@@ -64,10 +65,14 @@ def evaluate(
     }
     for rows, parts in _reference_slices(direction, inputs):
         for tensor, part in zip(direction.outputs, parts, strict=True):
-            if direction.batch is not None and tensor.batched_over == direction.batch:
-                outputs[tensor.name][rows] = part
-            else:
-                outputs[tensor.name] += part
+            sliced = _sliced(tensor, direction.batch)
+            into = outputs[tensor.name][rows] if sliced else outputs[tensor.name]
+            if into.shape != part.shape:
+                raise ValueError(
+                    f"the reference gives {tensor.name} as {tuple(part.shape)}; "
+                    f"stated is {tuple(into.shape)}"
+                )
+            into.copy_(part if sliced else into + part)
     return outputs
 
 
@@ -132,5 +137,7 @@ def _fill(
     generator = torch.Generator(device=device).manual_seed(int.from_bytes(key[:7], "big"))
     if tensor.fill is not None:
         return tensor.fill(tensor, generator).to(tensor.dtype.torch_dtype)
+    if not tensor.dtype.epsilon:
+        raise ValueError(f"{operation.name}: {tensor.name} is {tensor.dtype}, so it needs a fill")
     values = torch.empty(tensor.shape, dtype=torch.float32, device=device)
     return values.normal_(generator=generator).to(tensor.dtype.torch_dtype)

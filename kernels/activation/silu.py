@@ -1,4 +1,4 @@
-"""SiLU (swish): y = x · sigmoid(x). silu(-inf) is -0, silu(+inf) is +inf, as in PyTorch."""
+"""SiLU (swish): y = x · sigmoid(x). silu(-inf) is NaN, silu(+inf) is +inf, as in PyTorch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 from ..dtypes import FLOATS, DType, float32
 from ..operation import Direction, Directions, Tensor, operation, tensors
-from ..shapes import ROWS
+from ..shapes import NORMALIZED_ROWS
 
 EPS = 1e-6
 
@@ -28,7 +28,7 @@ def backward(
     return dx, (dy * xhat).sum(0)
 
 
-@operation(shapes=ROWS, dtypes=FLOATS, tier=1)
+@operation(shapes=NORMALIZED_ROWS, dtypes=FLOATS, tier=1)
 def rms_norm(rows: int, columns: int, dtype: DType) -> Directions:
     x, dy = tensors("x dy", (rows, columns), dtype)
     y, dx = tensors("y dx", (rows, columns), dtype, reduces=columns)
