@@ -97,7 +97,8 @@ class Implementation:
             python.append(self.path)
         files = _with_imports(python)
         if self.backend in {"cuda", "cupy"} and self.variant not in self.operation.chains:
-            files |= {*self._folder.cuda_files(self.operation.stem), *_HERE.glob("include/*.cuh")}
+            users = [f for f in files if _backend_of(f) in {"cuda", "cupy"}]
+            files = files.union(*map(_cuda_files, (self.path, *users)), _HERE.glob("include/*.cuh"))
         digests = sorted(f.name.encode() + b"\0" + _sha256(f.read_bytes()) for f in files)
         digests += [step.source_hash().encode() for step in self._chain_steps()]
         return hashlib.sha256(b"\0".join(digests)).hexdigest()[:12]
@@ -123,22 +124,7 @@ class _Folder:
     package: str
 
     def operation_files(self) -> list[Path]:
-        return [
-            file
-            for file in sorted(self.path.glob("*.py"))
-            if not file.stem.startswith(("_", "test_", "conftest")) and not _backend_of(file)
-        ]
-
-    def cuda_files(self, stem: str) -> list[Path]:
-        """CUDA C++ of the operations in `<stem>.py`: `<stem>.cu`, `<stem>_….cu`, ….cuh."""
-        stems = [file.stem for file in self.operation_files()]
-
-        def owner(name: str) -> str | None:
-            owners = (s for s in stems if name == s or name.startswith(f"{s}_"))
-            return max(owners, key=len, default=None)
-
-        files = (*self.path.glob("*.cu"), *self.path.glob("*.cuh"))
-        return [file for file in files if owner(file.stem) == stem]
+        return _operation_files(self.path)
 
     def load(self, file: Path) -> ModuleType:
         """Import one of its files. Raises BrokenKernels naming the file and the error."""
@@ -282,9 +268,30 @@ def _package_for(path: Path) -> str:
     return name
 
 
+def _operation_files(folder: Path) -> list[Path]:
+    return [
+        file
+        for file in sorted(folder.glob("*.py"))
+        if not file.stem.startswith(("_", "test_", "conftest")) and not _backend_of(file)
+    ]
+
+
 def _backend_of(file: Path) -> str | None:
     _, _, suffix = file.stem.rpartition("_")
     return suffix if suffix in BACKENDS and suffix != file.stem else None
+
+
+def _cuda_files(file: Path) -> list[Path]:
+    """CUDA C++ beside `<stem>_cuda.py`: `<stem>.cu` or `.cuh`, `<stem>_….cu`."""
+    stems = [operation.stem for operation in _operation_files(file.parent)]
+
+    def owner(name: str) -> str | None:
+        owners = (s for s in stems if name == s or name.startswith(f"{s}_"))
+        return max(owners, key=len, default=None)
+
+    stem = file.stem.rpartition("_")[0]
+    found = (*file.parent.glob("*.cu"), *file.parent.glob("*.cuh"))
+    return [cuda for cuda in found if owner(cuda.stem) == stem]
 
 
 def _with_imports(files: Iterable[Path]) -> set[Path]:
