@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/.ready-to-run
 TESTS := .venv/.ready-to-test
-SET_UP_FROM := pyproject.toml setup.py .setup/install.py .setup/constraints.txt
+SET_UP_FROM := pyproject.toml .setup/install.py .setup/constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup bench test report check typecheck gpu
