@@ -1,0 +1,14 @@
+"""SiLU in CUDA C++."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..backends.cuda_elementwise import prepare_elementwise
+from ..spec import Prepared, Spec
+
+_SOURCE = Path(__file__).with_name("silu.cu")
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    return prepare_elementwise(spec, _SOURCE, "Silu" if direction == "forward" else "SiluBackward")
