@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONSTRAINTS = ROOT / ".setup" / "constraints.txt"
 PYTHON_VERSION = "3.12"
 COMPILE = (sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "-")
+THIS_PYTHON = ("--python", sys.executable, "--no-python-downloads")
 UNREACHABLE = re.compile(r"error sending request|failed to fetch|dns error|timed out", re.I)
 
 
@@ -19,7 +20,7 @@ def resolve(*arguments: str, more: str = "", machine: str = "x86_64") -> dict[st
     target = ("--python-version", PYTHON_VERSION, "--python-platform", f"{machine}-manylinux_2_28")
     quietly = ("--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:")
     ran = subprocess.run(
-        [*COMPILE, *target, *quietly, *arguments],
+        [*COMPILE, *THIS_PYTHON, *target, *quietly, *arguments],
         input=more,
         cwd=ROOT,
         capture_output=True,
