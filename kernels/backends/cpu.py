@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from ..spec import Launch, Tensors
+
+Function = Callable[..., Any]
 
 _KERNELS = Path(__file__).resolve().parent.parent
 
@@ -42,11 +43,19 @@ def refuses(direction: str, dtype: str) -> str | None:
     return None
 
 
-def compiled(kernel: FunctionType) -> Any:
+def inlined(function: Function) -> Function:
+    """A Numba function that disappears into its callers."""
+    import numba
+
+    made: Function = numba.njit(forceinline=True, error_model="numpy")(function)
+    return made
+
+
+def compiled(kernel: Function) -> Any:
     """`kernel` as machine code, from the disk cache where its sources have not changed."""
     import numba
 
-    signature = numba.void(numba.types.CPointer(numba.int64), numba.int64)
+    signature = "void(CPointer(int64), int64)"
     with _disk_cache(Path(kernel.__code__.co_filename).parent):
         return numba.cfunc(signature, nopython=True, cache=True, error_model="numpy")(kernel)
 

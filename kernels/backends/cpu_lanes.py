@@ -13,19 +13,13 @@ same functions on several of its registers. "bits16" moves 16-bit elements witho
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import (
-    intrinsic,
-    lower_builtin,
-    models,
-    register_model,
-    type_callable,
-)
+from numba.extending import intrinsic, models, register_model
 
 LANES = 16
 PAIR = 2 * LANES
@@ -33,24 +27,30 @@ LINE_BYTES = 64
 
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "bits16": 2, "uint8": 1}
 
-_I1, _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-_FLOAT = ir.FloatType()
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+FLOAT = ir.FloatType()
 
 
-def _vector(element: ir.Type, lanes: int = LANES) -> ir.VectorType:
+def vector(element: ir.Type, lanes: int = LANES) -> ir.VectorType:
     return ir.VectorType(element, lanes)
 
 
 _STORED = {
-    "float32": _FLOAT,
+    "float32": FLOAT,
     "float16": ir.HalfType(),
-    "bfloat16": _I16,
-    "bits16": _I16,
-    "uint8": _I8,
+    "bfloat16": I16,
+    "bits16": I16,
+    "uint8": I8,
 }
 
 
-class Lanes(types.Type):  # type: ignore[misc]
+def lane_function(typing: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of Numba's whose body is LLVM: from (context, *types) to (signature, generate)."""
+    made: Callable[..., Any] = intrinsic(prefer_literal=True)(typing)
+    return made
+
+
+class Lanes(types.Type):
     """16 values in a vector register: "f" float32, "i" int32, "h" 16 bits each, "m" a mask."""
 
     def __init__(self, kind: str) -> None:
@@ -58,7 +58,7 @@ class Lanes(types.Type):  # type: ignore[misc]
         super().__init__(name=f"Lanes({kind})")
 
 
-class Address(types.Type):  # type: ignore[misc]
+class Address(types.Type):
     """Where elements of one type lie; `streaming` stores go past the cache."""
 
     def __init__(self, element: str, streaming: bool) -> None:
@@ -75,31 +75,31 @@ FLOATS, INTS, HALVES, MASK = Lanes("f"), Lanes("i"), Lanes("h"), Lanes("m")
 
 
 @register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Lanes) -> None:
-        element = {"f": _FLOAT, "i": _I32, "h": _I16, "m": _I1}[lanes.kind]
-        super().__init__(manager, lanes, _vector(element))
+        element = {"f": FLOAT, "i": I32, "h": I16, "m": I1}[lanes.kind]
+        super().__init__(manager, lanes, vector(element))
 
 
 @register_model(Address)
-class _AddressModel(models.PrimitiveModel):  # type: ignore[misc]
+class _AddressModel(models.PrimitiveModel):
     def __init__(self, manager: Any, address: Address) -> None:
-        super().__init__(manager, address, _I64)
+        super().__init__(manager, address, I64)
 
 
-def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+def splatted(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     first = builder.insert_element(
-        ir.Constant(_vector(value.type), ir.Undefined), value, ir.Constant(_I32, 0)
+        ir.Constant(vector(value.type), ir.Undefined), value, ir.Constant(I32, 0)
     )
-    zeros = ir.Constant(_vector(_I32), [0] * LANES)
-    return builder.shuffle_vector(first, ir.Constant(_vector(value.type), ir.Undefined), zeros)
+    zeros = ir.Constant(vector(I32), [0] * LANES)
+    return builder.shuffle_vector(first, ir.Constant(vector(value.type), ir.Undefined), zeros)
 
 
-def _constant(element: ir.Type, value: float) -> ir.Constant:
-    return ir.Constant(_vector(element), [value] * LANES)
+def constant(element: ir.Type, value: float) -> ir.Constant:
+    return ir.Constant(vector(element), [value] * LANES)
 
 
-def _call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list[ir.Value]) -> ir.Value:
+def call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list[ir.Value]) -> ir.Value:
     """Call the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
@@ -115,53 +115,51 @@ def _address_of(element: str, streaming: bool) -> Any:
     return Address(element, streaming), generate
 
 
-@intrinsic(prefer_literal=True)
+@lane_function
 def source(context: Any, arguments: Any, index: Any, element: Any) -> Any:
     """Argument `index` as the address of input elements; `element` is a dtype name or "bytes"."""
     result, generate = _address_of(element.literal_value, False)
     return result(arguments, types.int64, element), generate
 
 
-@intrinsic(prefer_literal=True)
+@lane_function
 def target(context: Any, arguments: Any, index: Any, element: Any, streaming: Any) -> Any:
     """Argument `index` as the address of output elements; `streaming` keeps them out of cache."""
     result, generate = _address_of(element.literal_value, streaming.literal_value)
     return result(arguments, types.int64, element, streaming), generate
 
 
-@intrinsic
+@lane_function
 def to_line(context: Any, address: Any, index: Any) -> Any:
     """How many elements from `index` on lie before the next 64-byte line begins."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        size = ir.Constant(_I64, address.bytes)
+        size = ir.Constant(I64, address.bytes)
         where = builder.add(arguments[0], builder.mul(arguments[1], size))
-        missing = builder.and_(builder.neg(where), ir.Constant(_I64, LINE_BYTES - 1))
+        missing = builder.and_(builder.neg(where), ir.Constant(I64, LINE_BYTES - 1))
         return builder.udiv(missing, size)
 
     return types.int64(address, types.int64), generate
 
 
-@intrinsic
+@lane_function
 def at(context: Any, address: Any, index: Any) -> Any:
     """The address `index` elements further on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.add(
-            arguments[0], builder.mul(arguments[1], ir.Constant(_I64, address.bytes))
-        )
+        return builder.add(arguments[0], builder.mul(arguments[1], ir.Constant(I64, address.bytes)))
 
     return address(address, types.int64), generate
 
 
-@intrinsic
+@lane_function
 def prefetch(context: Any, address: Any, index: Any) -> Any:
     """Ask for the line that holds element `index`; harmless outside the array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element(builder, address, arguments[0], arguments[1], _I8)
-        settings = [ir.Constant(_I32, value) for value in (0, 3, 1)]  # read, keep, data
-        _call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *settings])
+        pointer = _element(builder, address, arguments[0], arguments[1], I8)
+        settings = [ir.Constant(I32, value) for value in (0, 3, 1)]  # read, keep, data
+        call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *settings])
         return context.get_dummy_value()
 
     return types.void(address, types.int64), generate
@@ -170,7 +168,7 @@ def prefetch(context: Any, address: Any, index: Any) -> Any:
 def _element(
     builder: ir.IRBuilder, address: Address, base: ir.Value, index: ir.Value, kind: ir.Type
 ) -> ir.Value:
-    where = builder.add(base, builder.mul(index, ir.Constant(_I64, address.bytes)))
+    where = builder.add(base, builder.mul(index, ir.Constant(I64, address.bytes)))
     return builder.inttoptr(where, kind.as_pointer())
 
 
@@ -179,43 +177,43 @@ def _element(
 
 def _widen(builder: ir.IRBuilder, element: str, stored: ir.Value) -> ir.Value:
     if element == "float16":
-        return builder.fpext(stored, _vector(_FLOAT))
+        return builder.fpext(stored, vector(FLOAT))
     if element == "bfloat16":
-        wide = builder.zext(stored, _vector(_I32))
-        return builder.bitcast(builder.shl(wide, _constant(_I32, 16)), _vector(_FLOAT))
+        wide = builder.zext(stored, vector(I32))
+        return builder.bitcast(builder.shl(wide, constant(I32, 16)), vector(FLOAT))
     if element == "uint8":
-        return builder.zext(stored, _vector(_I32))
+        return builder.zext(stored, vector(I32))
     return stored
 
 
 def _narrow(builder: ir.IRBuilder, element: str, value: ir.Value) -> ir.Value:
     if element == "float16":
-        return builder.fptrunc(value, _vector(ir.HalfType()))
+        return builder.fptrunc(value, vector(ir.HalfType()))
     if element == "bfloat16":
         return _round_to_bfloat16(builder, value)
     if element == "uint8":
-        return builder.trunc(value, _vector(_I8))
+        return builder.trunc(value, vector(I8))
     return value
 
 
 def _round_to_bfloat16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Nearest even: add 0x7FFF and the lowest bit that stays. A NaN is cut and made quiet."""
-    bits = builder.bitcast(value, _vector(_I32))
-    high = builder.lshr(bits, _constant(_I32, 16))
-    odd = builder.and_(high, _constant(_I32, 1))
-    rounded = builder.add(bits, builder.add(odd, _constant(_I32, 0x7FFF)))
-    rounded = builder.lshr(rounded, _constant(_I32, 16))
-    quiet = builder.or_(high, _constant(_I32, 0x40))
+    bits = builder.bitcast(value, vector(I32))
+    high = builder.lshr(bits, constant(I32, 16))
+    odd = builder.and_(high, constant(I32, 1))
+    rounded = builder.add(bits, builder.add(odd, constant(I32, 0x7FFF)))
+    rounded = builder.lshr(rounded, constant(I32, 16))
+    quiet = builder.or_(high, constant(I32, 0x40))
     nan = builder.fcmp_unordered("uno", value, value)
-    return builder.trunc(builder.select(nan, quiet, rounded), _vector(_I16))
+    return builder.trunc(builder.select(nan, quiet, rounded), vector(I16))
 
 
 def _first(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
     """Mask of the lanes below `count` (any int64)."""
-    most = ir.Constant(_I64, LANES)
+    most = ir.Constant(I64, LANES)
     capped = builder.select(builder.icmp_signed("<", count, most), count, most)
-    narrow = _splat(builder, builder.trunc(capped, _I32))
-    numbers = ir.Constant(_vector(_I32), list(range(LANES)))
+    narrow = splatted(builder, builder.trunc(capped, I32))
+    numbers = ir.Constant(vector(I32), list(range(LANES)))
     return builder.icmp_signed("<", numbers, narrow)
 
 
@@ -223,10 +221,10 @@ def _loaded(address: Address) -> Lanes:
     return {"uint8": INTS, "bits16": HALVES}.get(address.element, FLOATS)
 
 
-@intrinsic
+@lane_function
 def load(context: Any, address: Any, index: Any) -> Any:
     """16 elements from `index` on, at any alignment."""
-    kind = _vector(_STORED[address.element])
+    kind = vector(_STORED[address.element])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element(builder, address, arguments[0], arguments[1], kind)
@@ -236,20 +234,20 @@ def load(context: Any, address: Any, index: Any) -> Any:
     return _loaded(address)(address, types.int64), generate
 
 
-@intrinsic
+@lane_function
 def store(context: Any, address: Any, index: Any, low: Any, high: Any) -> Any:
     """32 elements at `index`: past the cache, and then aligned to a line, if streaming."""
     lanes = PAIR if address.bytes < 4 else LANES
-    kind = _vector(_STORED[address.element], lanes)
+    kind = vector(_STORED[address.element], lanes)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         base, index, *values = arguments
         halves = [_narrow(builder, address.element, value) for value in values]
         if lanes == PAIR:  # one whole line: LLVM drops the hint from a store that also truncates
-            order = ir.Constant(_vector(_I32, PAIR), list(range(PAIR)))
+            order = ir.Constant(vector(I32, PAIR), list(range(PAIR)))
             halves = [builder.shuffle_vector(*halves, order)]
         for number, value in enumerate(halves):
-            offset = builder.add(index, ir.Constant(_I64, number * lanes))
+            offset = builder.add(index, ir.Constant(I64, number * lanes))
             pointer = _element(builder, address, base, offset, kind)
             _store(builder, address, value, pointer)
         return context.get_dummy_value()
@@ -262,14 +260,14 @@ def _store(builder: ir.IRBuilder, address: Address, value: ir.Value, pointer: ir
         builder.store(value, pointer, align=address.bytes)
         return
     written = builder.store(value, pointer, align=value.type.count * address.bytes)
-    one = builder.module.add_metadata([ir.Constant(_I32, 1)])
+    one = builder.module.add_metadata([ir.Constant(I32, 1)])
     written.set_metadata("nontemporal", one)
 
 
-@intrinsic
+@lane_function
 def load_some(context: Any, address: Any, index: Any, count: Any) -> Any:
     """The first `count` of 16 elements from `index` on, nothing else touched; 0 beyond."""
-    kind = _vector(_STORED[address.element])
+    kind = vector(_STORED[address.element])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element(builder, address, arguments[0], arguments[1], kind)
@@ -281,12 +279,12 @@ def load_some(context: Any, address: Any, index: Any, count: Any) -> Any:
     return _loaded(address)(address, types.int64, types.int64), generate
 
 
-@intrinsic
+@lane_function
 def load_one(context: Any, address: Any, index: Any) -> Any:
     """Element `index` of a float32 array, as a number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_element(builder, address, arguments[0], arguments[1], _FLOAT))
+        return builder.load(_element(builder, address, arguments[0], arguments[1], FLOAT))
 
     return types.float32(address, types.int64), generate
 
@@ -299,9 +297,9 @@ def _masked_load(
     otherwise: ir.Value,
     kind: ir.Type,
 ) -> ir.Value:
-    align = ir.Constant(_I32, address.bytes)
+    align = ir.Constant(I32, address.bytes)
     name = f"llvm.masked.load.{_overload(kind)}.p0"
-    return _call(builder, name, kind, [pointer, align, mask, otherwise])
+    return call(builder, name, kind, [pointer, align, mask, otherwise])
 
 
 def _overload(kind: ir.VectorType) -> str:
@@ -309,94 +307,18 @@ def _overload(kind: ir.VectorType) -> str:
     return f"v{LANES}{names.get(str(kind.element), str(kind.element))}"
 
 
-@intrinsic
+@lane_function
 def store_some(context: Any, address: Any, index: Any, value: Any, count: Any) -> Any:
     """The first `count` of 16 elements at `index`, at any alignment, through the cache."""
-    kind = _vector(_STORED[address.element])
+    kind = vector(_STORED[address.element])
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _element(builder, address, arguments[0], arguments[1], kind)
         stored = _narrow(builder, address.element, arguments[2])
-        align = ir.Constant(_I32, address.bytes)
+        align = ir.Constant(I32, address.bytes)
         mask = _first(builder, arguments[3])
         name = f"llvm.masked.store.{_overload(kind)}.p0"
-        _call(builder, name, ir.VoidType(), [stored, pointer, align, mask])
+        call(builder, name, ir.VoidType(), [stored, pointer, align, mask])
         return context.get_dummy_value()
 
     return types.void(address, types.int64, value, types.int64), generate
-
-
-# Arithmetic
-
-
-def _binary(symbol: Any, instruction: str) -> None:
-    @type_callable(symbol)  # type: ignore[untyped-decorator]
-    def kind(context: Any) -> Any:
-        def typer(left: Any, right: Any) -> Any:
-            return FLOATS if left == FLOATS and right == FLOATS else None
-
-        return typer
-
-    @lower_builtin(symbol, Lanes, Lanes)  # type: ignore[untyped-decorator]
-    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return getattr(builder, instruction)(*arguments)
-
-
-for _symbol, _instruction in (
-    (operator.add, "fadd"),
-    (operator.iadd, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-    (operator.truediv, "fdiv"),
-):
-    _binary(_symbol, _instruction)
-
-
-@intrinsic
-def splat(context: Any, value: Any) -> Any:
-    """The same float32 in every lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _splat(builder, arguments[0])
-
-    return FLOATS(types.float32), generate
-
-
-@intrinsic
-def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """a b + c, rounded once where the machine has such an instruction."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _call(builder, "llvm.fmuladd.v16f32", _vector(_FLOAT), list(arguments))
-
-    return FLOATS(FLOATS, FLOATS, FLOATS), generate
-
-
-@intrinsic
-def total(context: Any, value: Any) -> Any:
-    """Sum of the lanes, halves added to halves: the same order everywhere."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector, lanes = arguments[0], LANES
-        while lanes > 1:
-            lanes //= 2
-            undefined = ir.Constant(vector.type, ir.Undefined)
-            low = ir.Constant(_vector(_I32, lanes), list(range(lanes)))
-            high = ir.Constant(_vector(_I32, lanes), list(range(lanes, 2 * lanes)))
-            vector = builder.fadd(
-                builder.shuffle_vector(vector, undefined, low),
-                builder.shuffle_vector(vector, undefined, high),
-            )
-        return builder.extract_element(vector, ir.Constant(_I32, 0))
-
-    return types.float32(FLOATS), generate
-
-
-@intrinsic
-def zeros(context: Any) -> Any:
-    """0 in every lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return _constant(_FLOAT, 0.0)
-
-    return FLOATS(), generate

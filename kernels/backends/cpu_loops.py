@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from numba import njit
-
 from ..spec import Launch, Prepared, Spec, Tensors
-from .cpu import compiled, launcher
+from .cpu import Function, compiled, inlined, launcher
 from .cpu_lanes import LANES, PAIR, load, load_some, source, store, store_some, target, to_line
-
-Function = Callable[..., Any]
-
-
-def inlined(function: Function) -> Function:
-    """A Numba function that disappears into its callers."""
-    made: Function = njit(forceinline=True, error_model="numpy")(function)
-    return made
 
 
 def specialised(function: Function, **bound: Function) -> Function:

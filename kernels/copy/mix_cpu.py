@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..backends.cpu import Function, inlined
 from ..backends.cpu import refuses as refuses
-from ..backends.cpu_loops import Function, inlined, prepare_elementwise
+from ..backends.cpu_loops import prepare_elementwise
 from ..spec import Prepared, Spec
 from .stream_cpu import added, filled, prepare_copy, prepare_row_sums
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..backends.cpu import compiled, launcher
+from ..backends.cpu import Function, compiled, inlined, launcher
 from ..backends.cpu import refuses as refuses
 from ..backends.cpu_lanes import (
     LANES,
-    fma,
     load,
     load_some,
     source,
-    splat,
     store_some,
     target,
-    total,
-    zeros,
 )
-from ..backends.cpu_loops import Function, inlined, prepare_elementwise, share
+from ..backends.cpu_loops import prepare_elementwise, share
+from ..backends.cpu_math import fma, splat, total, zeros
 from ..spec import Launch, Prepared, Spec, Tensors
 from .stream import FACTOR, FILL_VALUE
 

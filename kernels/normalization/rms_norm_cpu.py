@@ -12,26 +12,23 @@ from typing import Any
 
 import numba
 
-from ..backends.cpu import compiled, launcher
+from ..backends.cpu import Function, compiled, inlined, launcher
 from ..backends.cpu import refuses as refuses
 from ..backends.cpu_lanes import (
     LANES,
     PAIR,
     at,
-    fma,
     load,
     load_one,
     load_some,
     source,
-    splat,
     store,
     store_some,
     target,
     to_line,
-    total,
-    zeros,
 )
-from ..backends.cpu_loops import Function, inlined, share
+from ..backends.cpu_loops import share
+from ..backends.cpu_math import fma, splat, total, zeros
 from ..dtypes import float32
 from ..operation import Tensor
 from ..spec import Launch, Prepared, Spec, Tensors

@@ -1,0 +1,348 @@
+"""How near the `cpu` kernels come to what this machine can do, as ratios measured side by side.
+
+    python -m membound.bench.ratios [--quick] [--json] [OPERATION...]
+
+For each operation and direction, one process holds sets of buffers that are larger in total than
+any cache, and runs over all of them with each contestant in turn, forwards and then backwards
+(A B C C B A), so that a drift of the machine falls on all of them alike. Contestants are the `cpu`
+kernel, the copies whose read shares enclose its own, eager PyTorch, torch.compile writing into
+given outputs, and for a fused operation its chain. A ratio is the median over the passes.
+
+Exits 1 where a goal is missed, 2 where an operation is unknown, 4 where there is nothing to run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from ..kernels import chain
+from ..kernels.discovery import Catalogue, Implementation, discover
+from ..kernels.dtypes import float32
+from ..kernels.inputs import make_inputs
+from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
+from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
+from ..kernels.target import MIB, Target
+from .arena import Arena
+
+GOAL_COPY = 1.2  # times as fast as torch's copy_
+GOAL_CEILING = 0.80  # of the copies at the operation's read share
+GOAL_COMPILED = 1.0  # times as fast as torch.compile
+GOAL_GAIN = 0.9  # of the gain that the bytes of the chain predict
+
+_CEILINGS = ("mix_0r1w", "mix_1r1w", "mix_2r1w", "mix_3r1w", "mix_1r0w")
+_SET_BYTES = 64 * MIB
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something that is timed: one launch per set of buffers, and the bytes of one launch."""
+
+    launches: Sequence[Launch]
+    traffic: int
+    read_share: float
+
+    def seconds(self) -> float:
+        """Time of one pass over all its sets."""
+        started = perf_counter()
+        for launch in self.launches:
+            launch()
+        return perf_counter() - started
+
+    @property
+    def pass_bytes(self) -> int:
+        return self.traffic * len(self.launches)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation and direction. Ratios are above 1 where `cpu` is the faster; None: no rival."""
+
+    operation: str
+    direction: str
+    gb_per_s: float
+    ceiling_share: float
+    to_eager: float | None
+    to_compiled: float | None
+    to_unfused: float | None
+    predicted_gain: float | None
+    goal: str
+    met: bool
+
+
+class Bench:
+    """Memory, threads and the size of a measurement."""
+
+    def __init__(self, catalogue: Catalogue, total_bytes: int, rounds: int, compiled: bool) -> None:
+        cores = len(os.sched_getaffinity(0))
+        torch.set_num_threads(cores)
+        self.catalogue = catalogue
+        self.target = Target("cpu", platform.machine(), cores, 0)
+        self.total_bytes, self.rounds, self.compiled = total_bytes, rounds, compiled
+        self.arena = Arena(torch.device("cpu"), 6 * total_bytes)
+
+    def measure(self, operation: Operation, direction: DirectionName) -> Row:
+        """Raises CannotPrepare where the `cpu` kernel cannot run."""
+        mark = self.arena.mark()
+        contestants = self._contestants(operation, direction)
+        taken = _alternate(contestants, self.rounds)
+        self.arena.release(mark)
+        return self._judged(operation, direction, contestants, taken)
+
+    def _contestants(self, operation: Operation, name: DirectionName) -> dict[str, Contestant]:
+        spec = self._spec(operation, name)
+        sets = self._sets(spec)
+        found = {i.label: i for i in self.catalogue.implementations(operation)}
+        if "cpu" not in found:
+            raise CannotPrepare(f"{operation.name} has no cpu implementation")
+        contestants = {"cpu": self._bound(found["cpu"], spec, sets)}
+        for mix in self._enclosing(_read_share(spec.io)):
+            contestants[mix] = self._ceiling(mix)
+        if "torch" in found and found["torch"].refuses(name, float32.name) is None:
+            contestants["torch"] = self._bound(found["torch"], spec, sets)
+        if self.compiled:
+            contestants["compile"] = _compiled(spec.io, sets)
+        unfused = next((f"cpu:{v}" for v in operation.chains), None)
+        if unfused in found:
+            contestants["unfused"] = self._bound(found[unfused], spec, sets)
+        return contestants
+
+    def _spec(self, operation: Operation, name: DirectionName) -> Spec:
+        shape = next(shape for shape in operation.shapes if shape.kind == "scaled")
+        assert shape.grow is not None
+        length = shape.dims[shape.grow]
+        io = operation.directions(shape.dims, float32).get(name)
+        assert io is not None
+        shape = shape.grown(max(1, round(length * _SET_BYTES / io.traffic)))
+        io = operation.directions(shape.dims, float32).get(name)
+        assert io is not None
+        return Spec(operation, name, shape.dims, float32, io, self.target)
+
+    def _sets(self, spec: Spec) -> list[dict[str, torch.Tensor]]:
+        """Buffers with the same inputs, as many as the total asks for."""
+        inputs = make_inputs(spec.operation, spec.direction, spec.dims, float32, seed=0)
+        sets = []
+        for _ in range(ceil(self.total_bytes / spec.io.traffic)):
+            tensors = self.arena.take_all(spec.io.operands.values())
+            for name, value in inputs.items():
+                tensors[name].copy_(value)
+            sets.append(tensors)
+        return sets
+
+    def _bound(
+        self,
+        implementation: Implementation,
+        spec: Spec,
+        sets: Sequence[Mapping[str, torch.Tensor]],
+    ) -> Contestant:
+        prepared = implementation.prepare(_variant(spec, implementation))
+        scratch = self.arena.take_all(prepared.scratch)
+        launches = [_warmed(prepared, {**tensors, **scratch}) for tensors in sets]
+        return Contestant(launches, spec.io.traffic, _read_share(spec.io))
+
+    def _enclosing(self, share: float) -> list[str]:
+        """The mix of this read share, or the two nearest on either side of it."""
+        shares = {name: self._mix_share(name) for name in _CEILINGS}
+        below = max((s for s in shares.values() if s <= share + 0.01), default=0.0)
+        above = min((s for s in shares.values() if s >= share - 0.01), default=1.0)
+        return [name for name, s in shares.items() if s in {below, above}]
+
+    def _mix_share(self, name: str) -> float:
+        return _read_share(self._spec(self.catalogue.operations[name], "forward").io)
+
+    def _ceiling(self, name: str) -> Contestant:
+        operation = self.catalogue.operations[name]
+        spec = self._spec(operation, "forward")
+        implementations = self.catalogue.implementations(operation)
+        implementation = next(i for i in implementations if i.label == "cpu")
+        return self._bound(implementation, spec, self._sets(spec))
+
+    def _judged(
+        self,
+        operation: Operation,
+        direction: DirectionName,
+        contestants: Mapping[str, Contestant],
+        taken: Mapping[str, Sequence[float]],
+    ) -> Row:
+        own = taken["cpu"]
+
+        def ratio(rival: str) -> float | None:
+            if rival not in taken:
+                return None
+            return median(theirs / ours for theirs, ours in zip(taken[rival], own, strict=True))
+
+        share = median(
+            _ceiling_seconds(contestants, taken, index) / ours for index, ours in enumerate(own)
+        )
+        row = Row(
+            operation.name,
+            direction,
+            contestants["cpu"].pass_bytes / median(own) / 1e9,
+            share,
+            ratio("torch"),
+            ratio("compile"),
+            ratio("unfused"),
+            self._predicted_gain(operation, direction),
+            "",
+            False,
+        )
+        return _with_goal(row)
+
+    def _predicted_gain(self, operation: Operation, direction: DirectionName) -> float | None:
+        spec = self._spec(operation, direction)
+        for variant in operation.chains:
+            apart = chain.traffic(
+                self.catalogue.operations, operation, variant, direction, spec.dims, float32
+            )
+            return apart / spec.io.traffic if apart else None
+        return None
+
+
+def _variant(spec: Spec, implementation: Implementation) -> Spec:
+    from dataclasses import replace
+
+    return replace(spec, variant=implementation.variant)
+
+
+def _warmed(prepared: Prepared, tensors: Mapping[str, torch.Tensor]) -> Launch:
+    launch = prepared.bind(tensors, None)
+    launch()
+    return launch
+
+
+def _compiled(io: Direction, sets: Sequence[Mapping[str, torch.Tensor]]) -> Contestant:
+    """torch.compile of the stated formula, written into outputs that are already there."""
+
+    def into(reads: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        shape = outputs[0].shape
+        values = io.reference(*reads) if reads else io.reference(*shape)
+        values = (values,) if isinstance(values, torch.Tensor) else values
+        for output, value in zip(outputs, values, strict=True):
+            output.copy_(value)
+
+    torch.compiler.reset()
+    function = torch.compile(into, dynamic=False)
+
+    def launch_of(tensors: Mapping[str, torch.Tensor]) -> Launch:
+        reads = [tensors[t.name] for t in io.reads]
+        outputs = [tensors[t.name] for t in io.outputs]
+        return lambda: function(reads, outputs)
+
+    launches = [launch_of(tensors) for tensors in sets]
+    for launch in launches:
+        launch()
+    return Contestant(launches, io.traffic, _read_share(io))
+
+
+def _read_share(io: Direction) -> float:
+    return io.bytes_read / io.traffic
+
+
+def _alternate(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every pass, by contestant: in order, then in reverse, `rounds` times."""
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    names = list(contestants)
+    for _ in range(rounds):
+        for name in (*names, *reversed(names)):
+            taken[name].append(contestants[name].seconds())
+    return taken
+
+
+def _ceiling_seconds(
+    contestants: Mapping[str, Contestant], taken: Mapping[str, Sequence[float]], index: int
+) -> float:
+    """Time the copies would have taken for the bytes of one pass, at the same read share.
+
+    Between two shares the time per byte is interpolated: part of the bytes as the one, part as the
+    other.
+    """
+    own = contestants["cpu"]
+    points = sorted(
+        (c.read_share, taken[name][index] / c.pass_bytes)
+        for name, c in contestants.items()
+        if name in _CEILINGS
+    )
+    (low, slow), (high, shigh) = points[0], points[-1]
+    weight = (own.read_share - low) / (high - low) if high > low else 0.0
+    return own.pass_bytes * ((1 - weight) * slow + weight * shigh)
+
+
+def _with_goal(row: Row) -> Row:
+    from dataclasses import replace
+
+    goals: list[tuple[str, bool]] = []
+    if row.operation == "copy":
+        goals.append((f">= {GOAL_COPY} x copy_", (row.to_eager or 0) >= GOAL_COPY))
+    else:
+        goals.append((f">= {GOAL_CEILING} of ceiling", row.ceiling_share >= GOAL_CEILING))
+    if row.to_compiled is not None:
+        goals.append(("no slower than compile", row.to_compiled >= GOAL_COMPILED))
+    if row.to_unfused is not None and row.predicted_gain is not None:
+        wanted = GOAL_GAIN * row.predicted_gain
+        goals.append((f">= {wanted:.3f} x chain", row.to_unfused >= wanted))
+    return replace(row, goal="; ".join(text for text, _ in goals), met=all(met for _, met in goals))
+
+
+def _table(row: Row) -> str:
+    def number(value: float | None) -> str:
+        return f"{value:8.2f}" if value is not None else "       -"
+
+    return (
+        f"{row.operation:13} {row.direction:8} {row.gb_per_s:7.1f} {row.ceiling_share:8.2f} "
+        f"{number(row.to_eager)} {number(row.to_compiled)} {number(row.to_unfused)} "
+        f"{number(row.predicted_gain)}  {'met ' if row.met else 'MISS'} {row.goal}"
+    )
+
+
+_HEADER = "operation     direction  GB/s  ceiling  x torch x compile  x chain  predicted  goal"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m membound.bench.ratios")
+    parser.add_argument("operations", nargs="*", metavar="OPERATION")
+    parser.add_argument(
+        "--quick", action="store_true", help="half the bytes, few rounds, no compile"
+    )
+    parser.add_argument("--json", action="store_true", help="one array of objects")
+    chosen = parser.parse_args(arguments)
+    catalogue = discover()
+    unknown = [name for name in chosen.operations if name not in catalogue.operations]
+    if unknown:
+        print(f"unknown operation {unknown[0]!r}; known: {', '.join(catalogue.operations)}")
+        return 2
+    total = (1024 if chosen.quick else 2048) * MIB
+    bench = Bench(catalogue, total, 4 if chosen.quick else 10, not chosen.quick)
+    rows = []
+    say: Callable[[str], None] = (lambda text: None) if chosen.json else print
+    say(_HEADER)
+    for operation in catalogue.operations.values():
+        if chosen.operations and operation.name not in chosen.operations:
+            continue
+        for direction in DIRECTIONS:
+            if not operation.has(direction):
+                continue
+            try:
+                rows.append(bench.measure(operation, direction))
+            except CannotPrepare as reason:
+                say(f"{operation.name:13} {direction:8} {reason}")
+                continue
+            say(_table(rows[-1]))
+    if chosen.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    if not rows:
+        return 4
+    return 0 if all(row.met for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
