@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..kernels.discovery import Catalogue, Implementation
+from ..kernels.discovery import BACKENDS, Catalogue, Implementation
 from ..kernels.operation import DIRECTIONS, DirectionName
 from ..kernels.target import Target
 from .cases import wrong_device
@@ -29,10 +29,6 @@ class Entry:
     bytes_read: int  # at that shape, in the first dtype
     bytes_written: int
     chain: list[str]  # operations a fused one replaces
-
-    @property
-    def label(self) -> str:
-        return f"{self.implementation}:{self.variant}" if self.variant else self.implementation
 
     def as_json(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -91,21 +87,28 @@ def _chain(implementation: Implementation, direction: str) -> list[str]:
 
 
 def matrix(found: Sequence[Entry]) -> tuple[list[str], list[tuple[str, str, int, list[str]]]]:
-    """(implementation labels, rows of (operation, direction, tier, cells)) for a person to read.
+    """(backends, rows of (operation, direction, tier, cells)) for a person to read.
 
-    A cell is "yes", "no 1" with the number of its footnote (see `reasons`), or empty where there
-    is no such implementation.
+    A named variant has a row of its own. A cell is "yes", "no 1" with the number of its footnote
+    (see `reasons`), or empty where there is no such implementation.
     """
-    labels = list(dict.fromkeys(entry.label for entry in found))
+    backends = [b for b in BACKENDS if any(entry.implementation == b for entry in found)]
     notes = reasons(found)
-    cells = {
-        (entry.operation, entry.direction, entry.label): _cell(entry, notes) for entry in found
-    }
-    rows = dict.fromkeys((entry.operation, entry.direction, entry.tier) for entry in found)
-    return labels, [
-        (operation, direction, tier, [cells.get((operation, direction, x), "") for x in labels])
-        for operation, direction, tier in rows
+    cells: dict[tuple[str, str, int], dict[str, str]] = {}
+    for entry in sorted(found, key=lambda e: e.variant != ""):
+        name = f"{entry.operation}:{entry.variant}" if entry.variant else entry.operation
+        row = cells.setdefault((name, entry.direction, entry.tier), {})
+        row[entry.implementation] = _cell(entry, notes)
+    return backends, [
+        (*row, [by_backend.get(backend, "") for backend in backends])
+        for row, by_backend in sorted(cells.items(), key=lambda pair: _order(found, pair[0][0]))
     ]
+
+
+def _order(found: Sequence[Entry], row: str) -> int:
+    """Place of a row's operation among those found: its variants follow it."""
+    operation = row.partition(":")[0]
+    return next(i for i, entry in enumerate(found) if entry.operation == operation)
 
 
 def reasons(found: Sequence[Entry]) -> list[str]:

@@ -15,6 +15,7 @@ from msgspec.structs import replace as with_fields
 
 from ..kernels.discovery import Catalogue, discover
 from ..results import store
+from ..results.reading import read_run
 from ..results.record import SCHEMA, Environment, Record
 from . import cases
 from .device.identity import device_folder
@@ -127,7 +128,7 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
     Cases that have a record that is ok, wrong or skipped for good keep it. Raises as `measure`,
     and CannotResume where the device is another one.
     """
-    known = store.read_run(folder)
+    known = read_run(folder)
     environment = known.environment
     if environment is None:
         raise CannotResume(f"{folder}: environment.json is missing or damaged")

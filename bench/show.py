@@ -100,12 +100,12 @@ class Progress:
 
 
 def show_listing(found: Sequence[Entry]) -> None:
-    """The coverage matrix: operation x implementation, reasons as footnotes."""
+    """The coverage matrix: operation x backend, reasons as footnotes."""
     console = Console()
-    labels, rows = matrix(found)
+    backends, rows = matrix(found)
     table = Table(box=None, pad_edge=False)
-    for heading in ("operation", "direction", "tier", *labels):
-        table.add_column(heading, overflow="fold")
+    for heading in ("operation", "direction", "tier", *backends):
+        table.add_column(heading, no_wrap=True)
     for operation, direction, tier, cells in rows:
         table.add_row(operation, direction, str(tier), *cells)
     console.print(table)

@@ -58,8 +58,8 @@ def verify(
     worst = max(comparisons, key=lambda c: c.max_error / c.tolerance if c.tolerance else 0.0)
     reason = (
         next((str(c) for c in comparisons if not c.ok), None)
-        or changed_output(io, second, kept, "depends on what the output held before")
         or changed_input(io, tensors, pristine)
+        or changed_output(io, second, kept, "depends on what the output held before")
     )
     return Verified(reason, worst.max_error, worst.tolerance, kept)
 
