@@ -1,5 +1,6 @@
 """The wheel holds every file of the package, and works without the repository."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def test_installed_elsewhere_it_lists_the_operations(wheel: Path, tmp_path: Path
     python = [sys.executable, "-S", "-P"]
     env = {"PYTHONPATH": f"{target}:{sysconfig.get_paths()['purelib']}", "PATH": "/usr/bin:/bin"}
     listed = subprocess.run(
-        [*python, "-m", "membound.cli", "list"],
+        [*python, "-m", "membound.cli", "list", "--json"],
         cwd=tmp_path,
         env=env,
         capture_output=True,
@@ -80,7 +81,7 @@ def test_installed_elsewhere_it_lists_the_operations(wheel: Path, tmp_path: Path
         check=False,
     )
     assert listed.returncode == 0, listed.stderr
-    assert "rms_norm" in listed.stdout
+    assert "rms_norm" in {row["operation"] for row in json.loads(listed.stdout)}
     where = subprocess.run(
         [*python, "-c", "import membound; print(*membound.__path__)"],
         cwd=tmp_path,
