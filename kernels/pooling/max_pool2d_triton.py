@@ -26,11 +26,24 @@ _BLOCK, _WARPS = 1024, 8
 
 
 @triton.jit
-def _plane_and_place(PLANE: tl.constexpr, BLOCK: tl.constexpr):
-    """(64-bit plane of the block's first element, then per element: planes further, place)."""
+def _plane_and_place(N: tl.constexpr, PLANE: tl.constexpr, BLOCK: tl.constexpr):
+    """(64-bit plane of the block's first lane, then per lane: planes further, place in its own).
+
+    Lanes beyond N repeat the last one, so that what they read exists.
+    """
     base = tl.program_id(0).to(tl.int64) * BLOCK
-    local = (base % PLANE).to(tl.int32) + tl.arange(0, BLOCK)
+    last = tl.minimum(N - 1 - base, BLOCK - 1).to(tl.int32)
+    local = (base % PLANE).to(tl.int32) + tl.minimum(tl.arange(0, BLOCK), last)
     return base // PLANE, local // PLANE, local % PLANE
+
+
+@triton.jit
+def _float32(value):
+    """As float32. bfloat16 by its bits: comparisons then stay in float32, not packed halves."""
+    if value.dtype == tl.bfloat16:
+        bits = value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
+        return bits.to(tl.float32, bitcast=True)
+    return value.to(tl.float32)
 
 
 @triton.jit
@@ -41,7 +54,7 @@ def forward(
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    plane, further, place = _plane_and_place(OUT_H * OUT_W, BLOCK)
+    plane, further, place = _plane_and_place(N, OUT_H * OUT_W, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     image = x + plane * (HEIGHT * WIDTH)
     further *= HEIGHT * WIDTH
@@ -55,7 +68,7 @@ def forward(
         for j in tl.static_range(KERNEL):
             column = tl.minimum(tl.maximum(left + j, 0), WIDTH - 1)
             element = further + row * WIDTH + column
-            value = tl.load(image + element, mask=at < N).to(tl.float32)
+            value = _float32(tl.load(image + element))
             if i + j == 0:
                 best, where = value, element
             else:
@@ -77,7 +90,7 @@ def backward(
     CELLS_H: tl.constexpr, CELLS_W: tl.constexpr,
     BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    plane, further, place = _plane_and_place(CELLS_H * CELLS_W, BLOCK)
+    plane, further, place = _plane_and_place(N, CELLS_H * CELLS_W, BLOCK)
     there = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK) < N
     cell_row = place // CELLS_W
     cell_column = place % CELLS_W

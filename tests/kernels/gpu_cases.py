@@ -22,6 +22,7 @@ from membound.kernels.operation import DIRECTIONS, Direction, DirectionName, Ope
 from membound.kernels.spec import Prepared, Spec
 from membound.kernels.target import Target, reference_target
 
+POOLED = ("images", "channels", "height", "width", "kernel", "stride", "padding")
 SMALL = {
     "columns": [
         {"rows": 5, "columns": 4096},
@@ -34,8 +35,8 @@ SMALL = {
         {"rows": 3, "columns": 20_001},
     ],
     "kernel": [
-        dict(zip(("images", "channels", "height", "width", "kernel", "stride", "padding"), v))
-        for v in (
+        dict(zip(POOLED, lengths, strict=True))
+        for lengths in (
             (2, 3, 16, 16, 3, 2, 1),
             (1, 4, 12, 12, 2, 2, 0),
             (2, 3, 11, 13, 3, 2, 1),
@@ -48,7 +49,8 @@ SMALL = {
     ],
 }
 OPERATIONS = (
-    "copy", "scale", "add", "triad", "fill", "read", "silu", "rms_norm", "max_pool2d", "add_rms_norm",
+    "copy", "scale", "add", "triad", "fill", "read",
+    "silu", "rms_norm", "max_pool2d", "add_rms_norm",
 )  # fmt: skip
 MIXES = ("mix_1r0w", "mix_3r1w", "mix_2r1w", "mix_1r1w", "mix_0r1w")
 FULL_DTYPE = dtypes.bfloat16  # the others run at two shapes: they differ only where converted
@@ -168,7 +170,8 @@ def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
     # Two multiprocessors: a persistent grid then has rows to walk at these sizes too.
     target = replace(reference_target("sm_90"), multiprocessors=2)
     found: dict[str, str | None] = {}
-    for name in names:
+    for asked in names:
+        name = asked.removeprefix("wrong:")  # held to a wrong reference: the check must object
         operation = catalogue.operations[name]
         implementation = _of(catalogue.implementations(operation), backend)
         if implementation is None:
@@ -180,7 +183,10 @@ def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
                 found[f"{case} refused"] = None
                 continue
             try:
-                found[case] = check(one, implementation.prepare(one))
+                prepared = implementation.prepare(one)
+                if asked != name:
+                    one = replace(one, io=wrong_direction(one.io))
+                found[case] = check(one, prepared)
             except Exception as error:
                 found[case] = f"{type(error).__name__}: {error}"
     return found
