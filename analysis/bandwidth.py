@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from .cases import Case, cases
-from .ceiling import Ceiling, ceiling_at, ceilings
-from .statistics import Centre, centre
-from .verdict import Verdict, bound, ranked, sound
+from .ceiling import Ceiling, ceiling_at, ceilings, is_copy
+from .verdict import RANKED, Verdict, bound, sound
 
 
 @dataclass(frozen=True)
@@ -67,33 +66,29 @@ def bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
 
 def achieved(found: Sequence[Case]) -> list[Achieved]:
     """Every case with its bandwidth, held to the ceilings of its own run and cache state."""
-    times = [centre(list(case.medians.values())) if case.medians else None for case in found]
-    doubts = [sound(case, time) for case, time in zip(found, times, strict=True)]
     points = run_ceilings(found)
-    return [
-        _achieved(case, time, doubt, points.get((case.run, case.cache), []))
-        for case, time, doubt in zip(found, times, doubts, strict=True)
-    ]
+    return [_achieved(case, points.get((case.run, case.cache), [])) for case in found]
 
 
 def run_ceilings(found: Sequence[Case]) -> dict[tuple[str, str], list[Ceiling]]:
     """The measured ceilings by (run, cache state); a copy that is not believed sets none."""
     believed: dict[tuple[str, str], list[Case]] = {}
     for case in found:
-        time = centre(list(case.medians.values())) if case.medians else None
-        doubt = sound(case, time)
-        if doubt is None or doubt.name in ("throttled", "unstable"):
+        if is_copy(case) and _from_memory(sound(case)):
             believed.setdefault((case.run, case.cache), []).append(case)
     return {key: ceilings(some) for key, some in believed.items()}
 
 
-def _achieved(
-    case: Case, time: Centre | None, doubt: Verdict | None, points: Sequence[Ceiling]
-) -> Achieved:
+def _from_memory(doubt: Verdict | None) -> bool:
+    """Whether the bytes came from memory, steadily or not."""
+    return doubt is None or doubt.name in ("throttled", "unstable")
+
+
+def _achieved(case: Case, points: Sequence[Ceiling]) -> Achieved:
+    time, doubt = case.time, sound(case)
     rate = _rate(case, time.value if time else None)
     ceiling = None if case.read_share is None else ceiling_at(points, case.read_share)
-    # A share of the memory's bandwidth means something only for what had to come from memory.
-    judged = rate if doubt is None or doubt.name in ("throttled", "unstable") else None
+    judged = rate if _from_memory(doubt) else None
     of_peak = judged / case.peak_gb_per_s if judged and case.peak_gb_per_s else None
     of_ceiling = judged / ceiling if judged and ceiling else None
     verdict = doubt or bound(of_ceiling, of_peak)
@@ -111,7 +106,7 @@ def _achieved(
         percent_of_peak=None if of_peak is None else 100 * of_peak,
         ceiling_gb_per_s=ceiling,
         percent_of_ceiling=None if of_ceiling is None else 100 * of_ceiling,
-        ranked=ranked(verdict.name),
+        ranked=verdict.name in RANKED,
         verdict=verdict.name,
         why=verdict.why
         if case.status != "ok" or not case.reason
@@ -146,9 +141,9 @@ _SAME = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the bandwidth table of the runs named; 1 where a file is damaged."""
     from .script import run_script
-    from .tables import bandwidth_table
+    from .tables import bandwidth_tables
 
-    return run_script(__doc__, arguments, lambda runs, frame: bandwidth_table(frame))
+    return run_script(__doc__, arguments, lambda _, frame: bandwidth_tables(achieved(cases(frame))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The rows of the tidy table put together: one `Case` per run and case, with its process medians."""
+"""The tidy table put together: one `Case` per run and case, with its process medians."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from statistics import median
 from typing import Any
 
 import pandas as pd
+
+from .statistics import Centre, centre
 
 _WORST = ("wrong", "failed", "timeout", "skipped")
 
@@ -48,6 +50,13 @@ class Case:
     write_residue: float | None
     dram_sized: bool | None
     peak_gb_per_s: float | None
+
+    @property
+    def time(self) -> Centre | None:
+        """The case's time with its interval over processes; None where there is none."""
+        if not self.medians:
+            return None
+        return centre(list(self.medians.values()), self.tick or 0.0)
 
     @property
     def traffic(self) -> int:

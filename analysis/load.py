@@ -102,12 +102,10 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
         for run, label in zip(runs, labels, strict=True)
         for row in _rows(run.records, run.environment, label)
     ]
-    columns = list(zip(*rows, strict=True)) or [() for _ in COLUMNS]
+    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
     return pd.DataFrame(
         {
-            name: pd.array(values, dtype=kind)
-            if kind[0].isupper() or kind == "boolean"
-            else pd.Series(values, dtype=kind)
+            name: pd.Series(list(values), dtype=kind)
             for (name, kind), values in zip(COLUMNS.items(), columns, strict=True)
         }
     )

@@ -78,15 +78,20 @@ class Centre:
     spread: float | None  # standard deviation of the logarithms, about the relative one
 
 
-def centre(medians: Sequence[float]) -> Centre:
-    """t interval on the logarithms of process medians, around their median."""
+def centre(medians: Sequence[float], tick: float = 0.0) -> Centre:
+    """t interval on the logarithms of process medians, around their median.
+
+    tick: step of the timer in seconds; a value rounded to it is uncertain by tick / sqrt(12), so
+    that equal medians are not infinitely sure.
+    """
     if not usable(medians):
         raise ValueError("process medians are finite seconds above zero")
     middle = median(medians)
     spread = math.sqrt(variance(map(math.log, medians))) if len(medians) > 1 else None
     if spread is None or len(medians) < MIN_FOR_INTERVAL:
         return Centre(middle, None, None, spread)
-    half = spread / math.sqrt(len(medians))
+    rounding = tick / middle / math.sqrt(12)
+    half = math.sqrt((spread**2 + rounding**2) / len(medians))
     half *= quantile_t((1 + CONFIDENCE) / 2, len(medians) - 1)
     return Centre(middle, middle * math.exp(-half), middle * math.exp(half), spread)
 
@@ -111,8 +116,7 @@ class Difference:
 def welch(base: Sequence[float], current: Sequence[float], tick: float = 1e-9) -> Difference | None:
     """Welch's t on logarithms of process medians; None with fewer than two on a side.
 
-    tick: step of the timer in seconds. Equal medians are not infinitely sure: a value rounded to
-    a step is uncertain by step / sqrt(12).
+    tick: step of the timer in seconds, as in `centre`.
     """
     if not (usable(base) and usable(current)):
         raise ValueError("process medians are finite seconds above zero")

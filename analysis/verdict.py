@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .cases import Case
@@ -27,8 +26,9 @@ class Verdict:
     why: str
 
 
-def sound(case: Case, time: Centre | None) -> Verdict | None:
+def sound(case: Case) -> Verdict | None:
     """Why the figures of a case are not to be ranked; None where nothing speaks against them."""
+    time = case.time
     if case.status != "ok" or time is None:
         return Verdict(case.status, case.reason or "no reason was recorded")
     if case.traffic == 0:
@@ -84,7 +84,3 @@ def bound(share_of_ceiling: float | None, share_of_peak: float | None) -> Verdic
 
 def microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:,.3g} µs"
-
-
-def ranked(verdict: str, among: Sequence[str] = RANKED) -> bool:
-    return verdict in among

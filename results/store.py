@@ -48,10 +48,10 @@ def create_run(device_folder: Path, started: datetime, commit: str | None) -> Pa
             run.mkdir()
         except FileExistsError as error:
             if not device_folder.is_dir():
-                raise _store_error(error, device_folder) from error
+                raise store_error(error, device_folder) from error
             number += 1
         except OSError as error:
-            raise _store_error(error, device_folder) from error
+            raise store_error(error, device_folder) from error
         else:
             return run
 
@@ -71,13 +71,13 @@ class RunWriter:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise _store_error(error, path) from error
+            raise store_error(error, path) from error
         try:
             self._lock(path)
             self._mend()
         except OSError as error:
             self.close()
-            raise _store_error(error, path) from error
+            raise store_error(error, path) from error
         except StoreError:
             self.close()
             raise
@@ -117,7 +117,7 @@ class RunWriter:
                     os.ftruncate(self._file, before)
                 raise
         except OSError as error:
-            raise _store_error(error, path) from error
+            raise store_error(error, path) from error
 
     def write_environment(self, environment: Environment) -> None:
         """Replace environment.json: a reader sees the old file or the new one, never a part."""
@@ -133,7 +133,7 @@ class RunWriter:
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink()
-            raise _store_error(error, path) from error
+            raise store_error(error, path) from error
 
     def _lock(self, path: Path) -> None:
         try:
@@ -194,7 +194,8 @@ def _builtin(value: Any) -> object:
     return str(getattr(value, "name", value))
 
 
-def _store_error(error: OSError, path: Path) -> StoreError:
+def store_error(error: OSError, path: Path) -> StoreError:
+    """The error of the system as one line with the path and the remedy."""
     remedies = {
         errno.EROFS: "is read-only; choose another place with --out",
         errno.EACCES: "may not be written by this user; choose another place with --out",

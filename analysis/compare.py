@@ -1,0 +1,223 @@
+"""Two sets of runs compared case by case: which became slower, and how sure that is.
+
+    python -m membound.analysis.compare BASE CURRENT
+
+Ratios are of times, current / base: above 1 is slower. Intervals are Welch's t on logarithms of
+process medians, at levels that Holm's procedure gives for the number of cases. A case is slower
+or faster only where its whole interval lies beyond the threshold, same only where it lies inside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..results.reading import Run
+from .bandwidth import Achieved, achieved
+from .cases import Case, cases
+from .identity import (
+    device_differences,
+    disturbances,
+    driver_differences,
+    environments,
+)
+from .judge import DECIDED, THRESHOLD, Compared, Pair, judged
+from .load import frame
+from .verdict import sound
+
+GOOD, WORSE, NOT_COMPARABLE, INCONCLUSIVE = 0, 1, 3, 5
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every case with its verdict, what differs around them, and the exit code with its reason.
+
+    differences: fields in which the devices differ. doubts: why the figures may not be trusted.
+    wrong: cases whose result is wrong in the current runs.
+    """
+
+    rows: list[Compared]
+    differences: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    other_device: bool = False
+
+    def exit_code(self, strict: bool = False, allow_missing: bool = False) -> tuple[int, str]:
+        """(code, why) as the table of exit codes has it."""
+        count = Counter(row.verdict for row in self.rows)
+        comparable = sum(count[name] for name in (*DECIDED, "ambiguous"))
+        decided = sum(count[name] for name in DECIDED)
+        rules = (
+            (self.wrong, WORSE, f"{len(self.wrong)} wrong results"),
+            (self.other_device, NOT_COMPARABLE, "another device: " + "; ".join(self.differences)),
+            (not comparable, NOT_COMPARABLE, "no case can be compared"),
+            (self.doubts, INCONCLUSIVE, f"inconclusive: {'; '.join(self.doubts)}"),
+            (count["slower"], WORSE, f"{count['slower']} of {comparable} cases are slower"),
+            (
+                count["missing"] and not allow_missing,
+                NOT_COMPARABLE,
+                f"{count['missing']} cases of the baseline are missing",
+            ),
+            (
+                2 * decided < comparable,
+                INCONCLUSIVE,
+                f"inconclusive: {decided} of {comparable} cases are decided",
+            ),
+            (
+                strict and count["ambiguous"],
+                INCONCLUSIVE,
+                f"inconclusive: {count['ambiguous']} cases are ambiguous",
+            ),
+        )
+        for applies, code, why in rules:
+            if applies:
+                return code, why
+        return GOOD, f"no case of {comparable} is slower"
+
+
+def compare(
+    base: Sequence[Run],
+    current: Sequence[Run],
+    threshold: float = THRESHOLD,
+    across_devices: bool = False,
+) -> Comparison:
+    """Compare every case of two sides of one or more runs each.
+
+    threshold: relative change of time that matters. across_devices: compare devices that differ,
+    by their times in units of their own measured ceilings, which are taken as exact.
+    """
+    ours, theirs = _by_case(base), _by_case(current)
+    identity = _identity(base, current)
+    other = bool(identity)
+    doubts = [*_drivers(base, current), *disturbances([*base, *current])]
+    if other and not across_devices:
+        names = sorted(ours.keys() & theirs.keys())
+        rows = [Compared(case, "incomparable", identity[0]) for case in names]
+        return Comparison(rows, identity, doubts, other_device=True)
+    scale_ours, scale_theirs = (_scales(side) if other else {} for side in (base, current))
+    pairs = [
+        _pair(
+            case,
+            ours.get(case, []),
+            theirs.get(case, []),
+            (scale_ours.get(case), scale_theirs.get(case)) if other else (1.0, 1.0),
+        )
+        for case in dict.fromkeys([*ours, *theirs])
+    ]
+    throttled = [pair.case for pair in pairs if pair.throttled]
+    if throttled:
+        doubts.append(f"throttled: {', '.join(throttled[:3])}{' …' if throttled[3:] else ''}")
+    wrong = [name for name, some in theirs.items() if any(c.status == "wrong" for c in some)]
+    return Comparison(judged(pairs, threshold), identity, doubts, wrong)
+
+
+def _by_case(runs: Sequence[Run]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = {}
+    for case in cases(frame(runs)):
+        found.setdefault(case.case, []).append(case)
+    return found
+
+
+def _identity(base: Sequence[Run], current: Sequence[Run]) -> list[str]:
+    """In which fields any two of the runs differ in device."""
+    unknown = [
+        f"device of {run.path} is unknown" for run in (*base, *current) if not run.environment
+    ]
+    devices = [environment.device for environment in environments([*base, *current])]
+    lines = [line for device in devices[1:] for line in device_differences(devices[0], device)]
+    return list(dict.fromkeys(unknown + lines))
+
+
+def _drivers(base: Sequence[Run], current: Sequence[Run]) -> list[str]:
+    devices = [environment.device for environment in environments([*base, *current])]
+    lines = [line for device in devices[1:] for line in driver_differences(devices[0], device)]
+    return list(dict.fromkeys(lines))
+
+
+def _scales(runs: Sequence[Run]) -> dict[str, float]:
+    """GB/s of the ceiling of each case: times multiplied by it are in units of the device."""
+    rows: list[Achieved] = achieved(cases(frame(runs)))
+    return {row.case: row.ceiling_gb_per_s for row in rows if row.ceiling_gb_per_s}
+
+
+def _pair(
+    name: str,
+    base: Sequence[Case],
+    current: Sequence[Case],
+    scales: tuple[float | None, float | None],
+) -> Pair:
+    good, other = ([c for c in side if c.status == "ok"] for side in (base, current))
+    if not (good and other):
+        return _unmeasured(name, base, current, good, other)
+    differing = _differing(good + other)
+    if differing:
+        return Pair(name, verdict="incomparable", reason=differing)
+    for case in (*good, *other):
+        doubt = sound(case)
+        if doubt is not None and doubt.name in ("launch-bound", "timer-limited", "empty"):
+            return Pair(name, verdict="incomparable", reason=f"{doubt.name}: {doubt.why}")
+    if None in scales:
+        return Pair(name, verdict="incomparable", reason="no measured ceiling at its read share")
+    ours, theirs = (
+        [seconds * (scale or 1.0) for case in side for seconds in case.medians.values()]
+        for side, scale in zip((good, other), scales, strict=True)
+    )
+    tick = max((case.tick or 1e-9) for case in (*good, *other))
+    tick *= max(scale or 1.0 for scale in scales)
+    return Pair(name, ours, theirs, tick, any(case.throttled for case in (*good, *other)))
+
+
+def _unmeasured(
+    name: str,
+    base: Sequence[Case],
+    current: Sequence[Case],
+    good: Sequence[Case],
+    other: Sequence[Case],
+) -> Pair:
+    """A case that has no time on a side, with the reason."""
+
+    def why(side: Sequence[Case], where: str) -> str:
+        if not side:
+            return f"not in the {where}"
+        return f"{side[0].status} in the {where}: {side[0].reason}"
+
+    lost, before = why(current, "current run"), why(base, "baseline")
+    if good:
+        return Pair(name, verdict="missing", reason=lost)
+    if other:
+        return Pair(name, verdict="new", reason=before)
+    return Pair(name, verdict="incomparable" if base else "new", reason=f"{before}; {lost}")
+
+
+def _differing(found: Sequence[Case]) -> str | None:
+    for name in ("dtype", "shape", "bytes_read", "bytes_written", "cache", "timer"):
+        values = list(dict.fromkeys(getattr(case, name) for case in found))
+        if len(values) > 1:
+            return f"{name} differs: {' and '.join(map(str, values))}"
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the comparison of two sides; the exit code is its conclusion."""
+    from ..results.store import StoreError
+    from .load import read
+    from .script import complain, emit, parser, refuse, rendered
+    from .tables import compare_tables
+
+    options = parser(__doc__)
+    options.add_argument("base", help="run, folder of runs or glob")
+    options.add_argument("current", help="run, folder of runs or glob")
+    given = options.parse_args(arguments)
+    try:
+        base, current = read([given.base]), read([given.current])
+    except StoreError as error:
+        return refuse(error)
+    comparison = compare(base, current)
+    code, why = comparison.exit_code()
+    emit(rendered(compare_tables(comparison), given.markdown) + f"\n{why}\n")
+    return complain([*base, *current]) or code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""Whether two runs are of the same device, by what does not change from day to day."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..results.reading import Run
+from ..results.record import Device, Environment
+
+_MEMORY_SLACK = 0.02
+"""Reported memory moves this much with kernels, firmware and ECC."""
+_WATTS_SLACK = 1.0
+
+
+def device_differences(base: Device, current: Device) -> list[str]:
+    """The identifying fields in which two devices differ, one line each; empty for the same model.
+
+    Index, UUID and bus address say which card it is, not which model, and are left out.
+    """
+    found = []
+    for field in ("kind", "name", "mig", "capability", "multiprocessors"):
+        ours, theirs = getattr(base, field), getattr(current, field)
+        # An unknown field is no difference, except that a slice is never the whole card.
+        if ours != theirs and (field == "mig" or None not in (ours, theirs)):
+            found.append(f"{field}: {_shown(ours)} and {_shown(theirs)}")
+    for field, slack in (("memory_bytes", None), ("power_limit_watts", _WATTS_SLACK)):
+        ours, theirs = getattr(base, field), getattr(current, field)
+        if None in (ours, theirs):
+            continue
+        if abs(ours - theirs) > (slack or _MEMORY_SLACK * max(ours, theirs)):
+            found.append(f"{field}: {ours:,} and {theirs:,}")
+    return found
+
+
+def driver_major(device: Device) -> str | None:
+    """The part of the driver version that changes code: "580" of 580.95.05."""
+    found = re.match(r"\d+", device.driver or "")
+    return found[0] if found else None
+
+
+def driver_differences(base: Device, current: Device) -> list[str]:
+    ours, theirs = driver_major(base), driver_major(current)
+    if None in (ours, theirs) or ours == theirs:
+        return []
+    return [f"driver: {base.driver} and {current.driver}"]
+
+
+def environments(runs: Sequence[Run]) -> list[Environment]:
+    return [run.environment for run in runs if run.environment is not None]
+
+
+def disturbances(runs: Sequence[Run]) -> list[str]:
+    """What else ran on the device while it was measured, one line a run."""
+    return [
+        f"{run.path}: other compute processes {when} the run: {', '.join(others)}"
+        for run in runs
+        if run.environment is not None
+        for when, others in (
+            ("before", run.environment.processes_before),
+            ("after", run.environment.processes_after),
+        )
+        if others
+    ]
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)

@@ -1,0 +1,110 @@
+"""Verdicts on pairs of process medians: the statistics of a comparison and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from .statistics import Difference, holm, usable, welch
+
+THRESHOLD = 0.03
+DECIDED = ("same", "faster", "slower")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One case. `smallest`: the smallest relative change that would have been called slower."""
+
+    case: str
+    verdict: str
+    reason: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    smallest: float | None = None
+    base_seconds: float | None = None
+    current_seconds: float | None = None
+    base_processes: int = 0
+    current_processes: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Process medians of one case on both sides; `verdict` is set where they cannot be compared."""
+
+    case: str
+    base: Sequence[float] = ()
+    current: Sequence[float] = ()
+    tick: float = 1e-9
+    throttled: bool = False
+    verdict: str | None = None
+    reason: str = ""
+
+
+def judged(pairs: Sequence[Pair], threshold: float = THRESHOLD) -> list[Compared]:
+    """The verdict of every pair. Times that are not finite and positive are incomparable."""
+    limit = math.log1p(threshold)
+    differences: dict[int, Difference] = {}
+    for index, pair in enumerate(pairs):
+        if pair.verdict is None and usable(pair.base) and usable(pair.current):
+            found = welch(pair.base, pair.current, pair.tick)
+            if found is not None:
+                differences[index] = found
+    levels = holm([difference.p_beyond(limit) for difference in differences.values()])
+    level = dict(zip(differences, levels, strict=True))
+    return [
+        _judged(pair, differences.get(index), level.get(index), limit)
+        for index, pair in enumerate(pairs)
+    ]
+
+
+def _judged(
+    pair: Pair, difference: Difference | None, level: float | None, limit: float
+) -> Compared:
+    if pair.verdict is not None:
+        return Compared(pair.case, pair.verdict, pair.reason)
+    for side, values in (("baseline", pair.base), ("current", pair.current)):
+        if not usable(values):
+            reason = f"no finite time above zero in the {side}"
+            return Compared(pair.case, "incomparable", reason)
+    ratio = median(pair.current) / median(pair.base)
+    verdict, reason, low, high, smallest = "ambiguous", "one process on a side", None, None, None
+    if difference is not None and level is not None:
+        half = difference.half_width(1 - level)
+        low, high = difference.estimate - half, difference.estimate + half
+        verdict, reason = _placed(low, high, limit)
+        smallest = _grown(limit + half)
+        low, high = _exp(low), _exp(high)
+    return Compared(
+        pair.case,
+        verdict,
+        reason,
+        ratio,
+        low,
+        high,
+        smallest,
+        median(pair.base),
+        median(pair.current),
+        len(pair.base),
+        len(pair.current),
+    )
+
+
+def _placed(low: float, high: float, limit: float) -> tuple[str, str]:
+    if low > limit:
+        return "slower", f"at least {_grown(low):.1%} slower"
+    if high < -limit:
+        return "faster", f"at least {-_grown(high):.1%} less time"
+    if -limit <= low and high <= limit:
+        return "same", f"between {_grown(low):+.1%} and {_grown(high):+.1%}"
+    return "ambiguous", f"between {_grown(low):+.1%} and {_grown(high):+.1%}"
+
+
+def _exp(logarithm: float) -> float:
+    return math.exp(min(logarithm, 700.0))
+
+
+def _grown(logarithm: float) -> float:
+    return _exp(logarithm) - 1
