@@ -36,7 +36,7 @@ typecheck: $(TESTS) .link/membound ## mypy --strict alone
 	@mkdir -p .link && ln -sfn .. $@
 
 # SYSTEM=1 installs nothing and uses PYTHON as it is.
-gpu: $(if $(SYSTEM),,$(TESTS)) .link/membound ## GPU tests, a standard run, its report; SYSTEM=1 installs nothing
+gpu: $(if $(SYSTEM),,$(TESTS)) ## GPU tests, a standard run, its report; SYSTEM=1 installs nothing
 	@$(if $(SYSTEM),$(PYTHON),$(BIN)/python) .setup/gpu.py
 
 $(RUNS): $(SET_UP_FROM)

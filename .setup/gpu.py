@@ -3,7 +3,8 @@
 With `make gpu SYSTEM=1` that interpreter is the machine's own. Nothing is installed then: what is
 missing is named, and only what needs it is left out.
 
-Exit status: that of the first step that failed; 4 where there is no GPU.
+Exit status: that of the first step that failed; 4 where there is no GPU (make prints it as
+"Error 4" and, as always, ends with 2 itself).
 """
 
 import importlib.util
@@ -31,6 +32,15 @@ OPTIONAL = {
     "pytest": "the GPU tests",
     "pandas": "the report; make it on a machine that has pandas: membound report RUN",
 }
+
+
+def link() -> str:
+    """A folder for PYTHONPATH in which the repository root has its package name."""
+    folder = ROOT / ".link"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "membound").is_symlink():
+        (folder / "membound").symlink_to("..")
+    return str(folder)
 
 
 def has(module: str) -> bool:
@@ -66,7 +76,5 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.version_info < OLDEST_PYTHON:
         sys.exit(f"membound needs Python 3.11 or newer; {sys.executable} is older")
-    # The link .link/membound gives the repository root its package name.
-    link = str(ROOT / ".link")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [link, os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [link(), os.environ.get("PYTHONPATH")]))
     sys.exit(main())

@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,16 @@ def house(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def system_python(tmp_path: Path) -> str:
+    """An interpreter that has torch and the rest, but no membound."""
+    venv.create(tmp_path / "system", with_pip=False)
+    (packages,) = (tmp_path / "system" / "lib").glob("python3.*/site-packages")
+    # Of a folder named in a .pth file the .pth files are not read: no editable install from there.
+    (packages / "those-of-the-tests.pth").write_text(sysconfig.get_paths()["purelib"])
+    return str(tmp_path / "system" / "bin" / "python")
+
+
 def calls(house: Path) -> list[str]:
     return (house / "calls").read_text().splitlines()
 
@@ -89,12 +101,13 @@ def test_a_failed_set_up_is_tried_again(house: Path) -> None:
     assert calls(house) == ["set-up", "set-up"]
 
 
-def test_gpu_with_the_systems_python_says_that_there_is_no_gpu() -> None:
-    ran = make(ROOT, "gpu", "SYSTEM=1", CUDA_VISIBLE_DEVICES="")
+def test_gpu_with_the_systems_python_says_that_there_is_no_gpu(system_python: str) -> None:
+    import_membound = [system_python, "-P", "-c", "import membound.kernels"]
+    assert subprocess.run(import_membound, capture_output=True, check=False).returncode == 1
+    ran = make(ROOT, "gpu", "SYSTEM=1", python=system_python, CUDA_VISIBLE_DEVICES="")
     said = [line for line in (ran.stdout + ran.stderr).splitlines() if "make: ***" not in line]
     assert len(said) == 1, said
     assert re.search("GPU|CUDA", said[0], re.IGNORECASE)
-    # make itself always ends with 2; the status of the step is in the line it prints.
     assert ran.returncode == 2
     assert ran.stderr.rstrip().endswith("Error 4")
 
