@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ def run(
     job = _Job(
         library=str(library),
         kernel=kernel,
-        geometry=geometry,
+        geometry=replace(geometry, blocks=int(geometry.blocks)),  # an extent has a name
         seed=seed,
         buffers=[(address % _PAGE, _content(tensor)) for address, tensor in unique.items()],
         arguments=[

@@ -1,0 +1,103 @@
+"""What the emulator and the audits run: every `cuda` implementation that discovery finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from membound.kernels.discovery import Catalogue, Implementation
+from membound.kernels.inputs import make_inputs
+from membound.kernels.operation import DIRECTIONS, Operation, Tensor
+from membound.kernels.shapes import Shape, text
+from membound.kernels.spec import Prepared, Spec
+from membound.kernels.target import Target, reference_target
+
+_LONG_ROWS = (
+    {"rows": 3, "columns": 14336},  # Llama-3-8B's feed-forward
+    {"rows": 2, "columns": 20_001},
+    {"rows": 2, "columns": 70_000},  # beyond what a block keeps in registers
+    {"rows": 70, "columns": 40},  # many short rows: several share a block
+)
+_CHANNELS = 3
+_SMALL = {"rows": 5, "images": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    implementation: Implementation
+    spec: Spec
+    kind: str
+
+    @property
+    def name(self) -> str:
+        spec = self.spec
+        return (
+            f"{spec.operation.name}/{spec.direction}/{self.implementation.label}/{spec.dtype}"
+            f"/{text(spec.dims)}"
+        )
+
+    def on(self, toolchain: Any) -> Prepared:
+        """Prepared with this toolchain. Raises CannotPrepare."""
+        return self.implementation.prepare(replace(self.spec, toolchain=toolchain))
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        return make_inputs(
+            self.spec.operation, self.spec.direction, self.spec.dims, self.spec.dtype, seed=3
+        )
+
+
+def cases(
+    catalogue: Catalogue, target: Target | None = None, *, reduced: bool = True
+) -> Iterator[Case]:
+    """Implementation × direction × dtype × shape; reduced to sizes that fibres finish quickly."""
+    for operation in catalogue.operations.values():
+        for implementation in catalogue.implementations(operation):
+            if implementation.backend != "cuda":
+                continue
+            for direction in DIRECTIONS:
+                for dtype in operation.dtypes:
+                    if implementation.refuses(direction, dtype.name):
+                        continue
+                    for kind, dims in _shapes(operation, reduced):
+                        io = operation.directions(dims, dtype).get(direction)
+                        assert io is not None
+                        spec = Spec(
+                            *(operation, direction, dims, dtype, io),
+                            target or reference_target("sm_90"),
+                            variant=implementation.variant,
+                        )
+                        yield Case(implementation, spec, kind)
+
+
+def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str, int]]]:
+    if not reduced:
+        return [(shape.kind, shape.dims) for shape in operation.shapes]
+    found = [(shape.kind, _reduced(shape)) for shape in operation.shapes]
+    if operation.dims == ("rows", "columns"):
+        found += [("long", dims) for dims in _LONG_ROWS]
+    unique: list[tuple[str, Mapping[str, int]]] = []
+    for kind, dims in found:
+        if dims not in [known for _, known in unique]:
+            unique.append((kind, dims))
+    return unique
+
+
+def _reduced(shape: Shape) -> dict[str, int]:
+    if shape.kind == "edge":
+        return shape.dims
+    dims = {name: min(length, _SMALL.get(name, length)) for name, length in shape.dims.items()}
+    return {name: min(v, _CHANNELS) if name == "channels" else v for name, v in dims.items()}
+
+
+def blank(tensor: Tensor, offset: int = 0) -> torch.Tensor:
+    """Uninitialised storage for an operand, `offset` elements beyond an aligned address."""
+    item = tensor.dtype.torch_dtype.itemsize
+    raw = torch.empty(tensor.nbytes + 256 + offset * item, dtype=torch.uint8)
+    start = -raw.data_ptr() % 256 + offset * item
+    return raw[start : start + tensor.nbytes].view(tensor.dtype.torch_dtype).reshape(tensor.shape)
+
+
+def place(tensor: Tensor, value: torch.Tensor, offset: int = 0) -> torch.Tensor:
+    return blank(tensor, offset).copy_(value)

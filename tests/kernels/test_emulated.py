@@ -1,0 +1,237 @@
+"""Every CUDA C++ implementation, run by the emulator: results, bytes, sectors, sanitizers.
+
+Nothing here names an operation except the rows of `REREADS` and `SCATTERED`: an implementation that
+discovery finds is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from membound.bench.verify import verify
+from membound.kernels import chain, dtypes
+from membound.kernels.discovery import discover
+from membound.kernels.inputs import evaluate
+from membound.kernels.operation import Direction, Tensor
+from membound.kernels.spec import Prepared
+from membound.tests.emulator.cases import Case, blank, cases, place
+from membound.tests.emulator.layout import Traffic
+from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
+
+REREADS: Mapping[tuple[str, str, str], str] = {}
+"""(operation, direction, operand) whose bytes are loaded more than once, and why DRAM sees one."""
+
+SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {}
+"""(operation, direction) whose warps touch more sectors than their bytes fill: most, and why."""
+
+ALIGNED_SECTORS, RAGGED_SECTORS = 1.05, 1.75
+"""Sectors per warp access over the fewest that hold its bytes: aligned rows, and unaligned ones."""
+
+CATALOGUE = discover()
+CASES = list(cases(CATALOGUE))
+
+
+def once_per_implementation(kind: str, dtype: dtypes.DType) -> list[Case]:
+    """One case of this kind for every implementation and direction."""
+    found: dict[tuple[object, ...], Case] = {}
+    for case in CASES:
+        if case.kind == kind and case.spec.dtype == dtype:
+            key = (case.spec.operation.name, case.spec.direction, case.implementation.label)
+            found.setdefault(key, case)
+    return list(found.values())
+
+
+def each(found: Sequence[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", found, ids=[case.name for case in found])
+
+
+@pytest.fixture(scope="session")
+def libraries() -> Libraries:
+    """One compilation per source, of every kernel that some case asks for."""
+    planned = Libraries()
+    for case in CASES:
+        case.on(Planner(planned))
+    planned.compile()
+    return planned
+
+
+@pytest.fixture(scope="session")
+def sanitized() -> Libraries:
+    planned = Libraries()
+    for case in once_per_implementation("ragged", dtypes.bfloat16):
+        case.on(Planner(planned))
+    planned.compile(sanitize=True)
+    return planned
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A case bound to buffers of its own."""
+
+    prepared: Prepared
+    inputs: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    launch: Callable[[], object]
+
+
+def ready(case: Case, toolchain: EmulatorToolchain, offset: int = 0) -> Ready:
+    prepared = case.on(toolchain)
+    io = case.spec.io
+    inputs = {t.name: place(t, value, offset) for t, value in _values(io, case.inputs())}
+    buffers = {t.name: blank(t, offset) for t in (*io.outputs, *prepared.scratch)} | inputs
+    return Ready(prepared, inputs, buffers, prepared.bind(buffers, None))
+
+
+def _values(io: Direction, values: Mapping[str, torch.Tensor]) -> list[tuple[Tensor, torch.Tensor]]:
+    return [(tensor, values[tensor.name]) for tensor in io.reads]
+
+
+def wrong(case: Case, toolchain: EmulatorToolchain, offset: int = 0) -> str | None:
+    """Why the outputs are wrong, after two runs that differ in poison and in thread order."""
+    it = ready(case, toolchain, offset)
+
+    def launch() -> None:
+        toolchain.seed += 1
+        it.launch()
+
+    pristine = {name: value.clone() for name, value in it.inputs.items()}
+    exact = evaluate(case.spec.io, it.inputs)
+    judged = verify(
+        case.spec.io, launch, it.buffers, pristine, exact, lambda: None, lambda t: blank(t)
+    )
+    return judged.reason
+
+
+@each(CASES)
+def test_agrees_with_float64(case: Case, libraries: Libraries) -> None:
+    assert wrong(case, EmulatorToolchain(libraries, count=False)) is None
+
+
+@each(once_per_implementation("ragged", dtypes.bfloat16))
+def test_agrees_where_no_operand_is_aligned(case: Case, libraries: Libraries) -> None:
+    assert wrong(case, EmulatorToolchain(libraries, count=False), offset=1) is None
+
+
+@each([case for case in CASES if case.kind in {"scaled", "ragged"}])
+def test_moves_its_traffic_and_no_more(
+    case: Case, libraries: Libraries, record_property: Callable[[str, object], None]
+) -> None:
+    toolchain = EmulatorToolchain(libraries)
+    it = ready(case, toolchain)
+    it.launch()
+    counted = by_operand(it.buffers, toolchain)
+    io = case.spec.io
+    own_scratch = {t.name for t in it.prepared.scratch} - intermediates(case)
+    extra = sum(moved(counted[name]) for name in own_scratch)
+    record_property("scratch_bytes", extra)
+    expected = io.traffic + by_products(io)
+    if case.spec.variant in case.spec.operation.chains:
+        stated = chain.traffic(
+            CATALOGUE.operations,
+            case.spec.operation,
+            case.spec.variant,
+            case.spec.direction,
+            case.spec.dims,
+            case.spec.dtype,
+        )
+        assert stated is not None
+        expected = stated
+    assert sum(moved(t) for name, t in counted.items() if name not in own_scratch) == expected
+    for tensor in io.reads:
+        row = (case.spec.operation.name, case.spec.direction, tensor.name)
+        if tensor.batched_over == io.batch and not case.spec.variant and row not in REREADS:
+            assert sum(one.loaded for one in counted[tensor.name]) == tensor.nbytes, row
+        assert not any(one.stored for one in counted[tensor.name])
+
+
+def by_operand(
+    buffers: Mapping[str, torch.Tensor], toolchain: EmulatorToolchain
+) -> dict[str, list[Traffic]]:
+    """What every tensor moved, launch by launch."""
+    return {
+        name: [
+            one.traffic[value.data_ptr()]
+            for one in toolchain.launches
+            if value.data_ptr() in one.traffic
+        ]
+        for name, value in buffers.items()
+    }
+
+
+def moved(launches: Sequence[Traffic]) -> int:
+    """Distinct bytes loaded and stored, launch by launch."""
+    return sum(one.unique_loaded + one.unique_stored for one in launches)
+
+
+def by_products(io: Direction) -> int:
+    """Bytes of outputs that the traffic leaves out."""
+    return sum(t.nbytes - t.traffic for t in io.operands.values())
+
+
+def intermediates(case: Case) -> set[str]:
+    """Names, in a chain, of what one step hands to the next."""
+    operation, spec = case.spec.operation, case.spec
+    if spec.variant not in operation.chains:
+        return set()
+    names: set[str] = set()
+    for index, step in enumerate(operation.chains[spec.variant].steps(spec.direction)):
+        one = CATALOGUE.operations[step.operation]
+        io = one.directions({d: spec.dims[d] for d in one.dims}, spec.dtype).get(step.direction)
+        assert io is not None
+        names |= {step.operands.get(name, f"{index}.{name}") for name in io.operands}
+    return names
+
+
+@each([case for case in CASES if case.kind in {"scaled", "ragged"}])
+def test_warps_touch_no_more_sectors_than_they_need(case: Case, libraries: Libraries) -> None:
+    toolchain = EmulatorToolchain(libraries)
+    ready(case, toolchain).launch()
+    touched, ideal = sectors(toolchain)
+    most = ALIGNED_SECTORS if case.kind == "scaled" else RAGGED_SECTORS
+    most, _ = SCATTERED.get((case.spec.operation.name, case.spec.direction), (most, ""))
+    assert touched <= most * ideal, f"{touched} sectors for {ideal}"
+
+
+def sectors(toolchain: EmulatorToolchain) -> tuple[int, int]:
+    rows = [t for launched in toolchain.launches for t in launched.traffic.values()]
+    touched = sum(t.load_sectors + t.store_sectors for t in rows)
+    return touched, sum(t.load_ideal + t.store_ideal for t in rows)
+
+
+@each([case for case in CASES if case.kind == "edge" and 0 in case.spec.dims.values()])
+def test_launches_nothing_to_read_or_write_on_empty_tensors(
+    case: Case, libraries: Libraries
+) -> None:
+    toolchain = EmulatorToolchain(libraries)
+    it = ready(case, toolchain)
+    for value in it.buffers.values():
+        value.fill_(0)
+    it.launch()
+    assert not any(t.loaded for one in toolchain.launches for t in one.traffic.values())
+    assert wrong(case, EmulatorToolchain(libraries)) in {None, "writes nothing that can be checked"}
+
+
+@each(once_per_implementation("ragged", dtypes.float32))
+def test_not_a_number_and_infinity_stand_where_they_should(
+    case: Case, libraries: Libraries
+) -> None:
+    it = ready(case, EmulatorToolchain(libraries, count=False))
+    for value in it.inputs.values():
+        if value.is_floating_point() and value.dim() > 1:
+            flat = value.view(-1)
+            flat[0], flat[flat.numel() // 2], flat[-1] = float("nan"), float("inf"), -float("inf")
+    it.launch()
+    exact = evaluate(case.spec.io, it.inputs)
+    for tensor in case.spec.io.writes:
+        got, expected = it.buffers[tensor.name].double(), exact[tensor.name].double()
+        assert torch.equal(got.isnan(), expected.isnan()), tensor.name
+        assert torch.equal(got.isposinf(), expected.isposinf()), tensor.name
+        assert torch.equal(got.isneginf(), expected.isneginf()), tensor.name
+
+
+@each(once_per_implementation("ragged", dtypes.bfloat16))
+def test_sanitizers_find_nothing(case: Case, sanitized: Libraries) -> None:
+    assert wrong(case, EmulatorToolchain(sanitized, sanitize=True)) is None
