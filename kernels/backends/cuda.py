@@ -65,7 +65,8 @@ class Kernel(Protocol):
     attributes: `registers`, `shared_bytes` (static), `local_bytes` per thread, where known.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def attributes(self) -> Mapping[str, int]: ...

@@ -234,7 +234,9 @@ class _Loaded:
             attribute, shared_bytes, self._kernel.handle, device
         )
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise CannotPrepare(f"{self.name}: {shared_bytes} bytes of shared memory: {status.name}")
+            raise CannotPrepare(
+                f"{self.name}: {shared_bytes} bytes of shared memory: {status.name}"
+            )
 
 
 def passed(argument: torch.Tensor | numpy.generic) -> int | numpy.generic:
@@ -278,11 +280,10 @@ class CompileOnly:
         compiled = compile_cubin(source, names, target.arch, defines)
         seconds = time.perf_counter() - start
         built = [
-            CompiledKernel(name, source, compiled, target, seconds, self.launches)
-            for name in names
+            CompiledKernel(name, source, compiled, target, seconds, self.launches) for name in names
         ]
         self.kernels += built
-        return list(built)
+        return [*built]
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ def cases(
 def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str, int]]]:
     if not reduced:
         return [(shape.kind, shape.dims) for shape in operation.shapes]
-    found = [(shape.kind, _reduced(shape)) for shape in operation.shapes]
+    found: list[tuple[str, Mapping[str, int]]] = [
+        (shape.kind, _reduced(shape)) for shape in operation.shapes
+    ]
     if operation.dims == ("rows", "columns"):
         found += [("long", dims) for dims in _LONG_ROWS]
     unique: list[tuple[str, Mapping[str, int]]] = []
