@@ -1,0 +1,119 @@
+"""One literal for the bytes of every operation and direction, worked out by hand.
+
+E elements, M rows, N columns, s bytes an element; statistics are 4 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from membound.kernels import chain
+from membound.kernels.discovery import Catalogue
+from membound.kernels.dtypes import DTYPES, bfloat16, float16
+
+ROWS = {"rows": 8192, "columns": 8192}
+E = 8192 * 8192
+STEM = {"images": 32, "channels": 64, "height": 112, "width": 112}
+STEM |= {"kernel": 3, "stride": 2, "padding": 1}
+
+LITERALS: list[tuple[str, str, int]] = [
+    ("copy", "forward", 268_435_456),  # 2sE
+    ("scale", "forward", 268_435_456),
+    ("add", "forward", 402_653_184),  # 3sE
+    ("triad", "forward", 402_653_184),
+    ("fill", "forward", 134_217_728),  # sE
+    ("read", "forward", 134_217_728),
+    ("mix_1r0w", "forward", 134_217_728),  # (r + w)sE
+    ("mix_3r1w", "forward", 536_870_912),
+    ("mix_2r1w", "forward", 402_653_184),
+    ("mix_1r1w", "forward", 268_435_456),
+    ("mix_0r1w", "forward", 134_217_728),
+    ("silu", "forward", 268_435_456),  # 2sE
+    ("silu", "backward", 402_653_184),  # 3sE
+    ("rms_norm", "forward", 268_484_608),  # 2sE + sN + 4M
+    ("rms_norm", "backward", 402_718_720),  # 3sE + 2sN + 4M
+    ("add_rms_norm", "forward", 536_920_064),  # 4sE + sN + 4M
+    ("add_rms_norm", "backward", 536_936_448),  # 4sE + 2sN + 4M
+]
+
+
+@pytest.mark.parametrize(("name", "direction", "bytes_"), LITERALS)
+def test_fp16_bytes_at_8192_rows_of_8192(
+    catalogue: Catalogue, name: str, direction: str, bytes_: int
+) -> None:
+    io = catalogue.operations[name].directions(ROWS, float16).get(direction)
+    assert io is not None
+    assert io.traffic == bytes_
+
+
+@pytest.mark.parametrize(
+    ("dtype", "forward", "backward"),
+    [  # s·Ei + (s + 1)Eo and (s + 1)Eo + s·Ei, with a window offset of one byte
+        ("float32", 134_873_088, 134_873_088),
+        ("bfloat16", 70_647_808, 70_647_808),
+        ("float16", 70_647_808, 70_647_808),
+    ],
+)
+def test_max_pool_bytes_of_the_resnet_stem(
+    catalogue: Catalogue, dtype: str, forward: int, backward: int
+) -> None:
+    directions = catalogue.operations["max_pool2d"].directions(STEM, DTYPES[dtype])
+    assert directions.forward.traffic == forward
+    assert directions.backward is not None
+    assert directions.backward.traffic == backward
+
+
+def test_max_pool_moves_2_75_bytes_an_input_element_where_eight_byte_indices_move_4_5(
+    catalogue: Catalogue,
+) -> None:
+    dims = {"images": 2, "channels": 4, "height": 64, "width": 64}
+    dims |= {"kernel": 2, "stride": 2, "padding": 0}
+    forward = catalogue.operations["max_pool2d"].directions(dims, bfloat16).forward
+    inputs = 2 * 4 * 64 * 64
+    assert forward.traffic == 2.75 * inputs
+    assert forward.traffic + 7 * inputs // 4 == 4.5 * inputs
+
+
+def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
+    stated: set[tuple[str, str]] = {(name, direction) for name, direction, _ in LITERALS}
+    stated |= {("max_pool2d", "forward"), ("max_pool2d", "backward")}
+    there = {
+        (operation.name, direction)
+        for operation in catalogue.operations.values()
+        for direction in ("forward", "backward")
+        if operation.has(direction)
+    }
+    assert there == stated
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_bytes_follow_the_width_of_the_element(catalogue: Catalogue, dtype: str) -> None:
+    forward = catalogue.operations["triad"].directions(ROWS, DTYPES[dtype]).forward
+    assert forward.traffic == 3 * E * DTYPES[dtype].bits // 8
+
+
+def test_the_copy_family_reads_the_share_its_name_says(catalogue: Catalogue) -> None:
+    for name, operation in catalogue.operations.items():
+        if name.startswith("mix_"):
+            forward = operation.directions(ROWS, bfloat16).forward
+            reads, writes = int(name[4]), int(name[6])
+            assert (forward.bytes_read, forward.bytes_written) == (2 * E * reads, 2 * E * writes)
+
+
+@pytest.mark.parametrize(
+    ("direction", "bytes_"),
+    [  # add 3sE + norm 2sE + sN + 4M; norm 3sE + 2sN + 4M + add 3sE
+        ("forward", 671_137_792),
+        ("backward", 805_371_904),
+    ],
+)
+def test_the_chain_of_add_rms_norm_moves_5_and_6_passes(
+    catalogue: Catalogue, direction: Any, bytes_: int
+) -> None:
+    fused = catalogue.operations["add_rms_norm"]
+    moved = chain.traffic(catalogue.operations, fused, "unfused", direction, ROWS, float16)
+    assert moved == bytes_
+    passes = {"forward": 5, "backward": 6}[direction]
+    vectors = {"forward": 1, "backward": 2}[direction]
+    assert moved == passes * 2 * E + vectors * 2 * 8192 + 4 * 8192
