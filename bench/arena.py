@@ -66,7 +66,9 @@ class Arena:
     def take(self, tensor: Tensor) -> torch.Tensor:
         """An uninitialised, 256-byte aligned torch tensor. Raises OutOfBudget."""
         raw = self._bytes(tensor.nbytes)
-        return raw.view(tensor.dtype.torch_dtype).reshape(tensor.shape)
+        # `.data`: slices of one storage share a version counter, and autograd would take a write to
+        # another tensor of the arena for a change of this one.
+        return raw.view(tensor.dtype.torch_dtype).reshape(tensor.shape).data
 
     def take_all(self, tensors: Iterable[Tensor]) -> dict[str, torch.Tensor]:
         return {tensor.name: self.take(tensor) for tensor in tensors}

@@ -1,4 +1,4 @@
-// What the GPU's timers launch beside the kernel under test.
+// What the GPU's timer launches beside the kernel under test.
 
 // Holds a stream until the host opens the gate, so that start, launch and stop are all enqueued
 // before the first of them runs and the host's launch cost stays outside the interval. A gate that
@@ -27,4 +27,18 @@ extern "C" __global__ void evict(const float4* lines, long long count, float* su
     sum += line.x + line.y + line.z + line.w;
   }
   if (sum == -1.0f) sums[0] = sum;  // never: the lines hold ones
+}
+
+// Cycles and nanoseconds at this point of the stream, as multiprocessor 0 sees them: the change of
+// one over the change of the other is its clock. One block per multiprocessor; cycle counters of
+// different multiprocessors are not comparable, so only one of them may write.
+extern "C" __global__ void stamp(long long* cycles_and_nanoseconds) {
+  unsigned int multiprocessor;
+  long long nanoseconds;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(nanoseconds));
+  if (multiprocessor == 0 && threadIdx.x == 0) {
+    cycles_and_nanoseconds[0] = clock64();
+    cycles_and_nanoseconds[1] = nanoseconds;
+  }
 }

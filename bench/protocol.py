@@ -40,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["cuda", "cpu"]
     ordinal: int
     target: dict[str, int | str]
+    default_mhz: int | None  # the GPU's default clock, None where it is unknown
     budget_bytes: int
     seed: int
     timer: Literal["events", "graph", "wall"]

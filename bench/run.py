@@ -217,6 +217,7 @@ class _Run:
             kind=target.kind,
             ordinal=target.ordinal,
             target=asdict(target),
+            default_mhz=self.selected.device.sm_clock_mhz,
             budget_bytes=self.environment.memory_budget_bytes,
             seed=self.environment.seed,
             timer=self.request.timer or usual,  # type: ignore[arg-type]

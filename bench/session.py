@@ -196,17 +196,28 @@ class Session:
             sample = self.timing.cold(wrapped[0])
         else:
             sample = self.timing.steady(wrapped)
+        clocks: list[int | None] = []
+
+        def clocked() -> float | None:
+            seconds = sample()
+            if seconds is not None:
+                clocks.append(self.timing.clock_mhz())
+            return seconds
+
         rule = Rule(seconds=self.plan.seconds_per_case, granularity=self.timing.granularity)
-        samples = collect(sample, rule, perf_counter)
+        samples = collect(clocked, rule, perf_counter)
         self.timing.synchronize()
         reason = _wrong_afterwards(group, sets[:used], held, verified)
         if reason is not None:
             return ended(record, "wrong", f"after timing: {reason}")
+        known_clocks = [clock for clock in clocks if clock is not None]
         return replace(
             record,
             status="ok",
             timer=self.timing.timer,
             seconds=[round(second, 9) for second in samples.seconds],
+            sm_clock_mhz=known_clocks,
+            throttled=self.timing.throttled(known_clocks),
             launch_overhead_seconds=overhead,
             stop=samples.stop,
             footprint_bytes=used * group.set_bytes,

@@ -22,10 +22,12 @@ def start(plan: Plan) -> Session:
         device = torch.device("cpu")
         timing: Timing = WallTiming(target.llc_bytes)
     else:
+        from .cuda_runtime import CudaRuntime
         from .gpu import GpuTiming
 
         device = torch.device("cuda", plan.ordinal)
-        timing = GpuTiming(device, target, graph=plan.timer == "graph")
+        runtime = CudaRuntime(device, target)
+        timing = GpuTiming(runtime, graph=plan.timer == "graph", default_mhz=plan.default_mhz)
     return Session(
         plan=plan,
         catalogue=discover(Path(path) for path in plan.kernels),

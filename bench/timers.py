@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from itertools import cycle
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -26,7 +26,8 @@ class Timing(Protocol):
     granularity: float
 
     @property
-    def stream(self) -> torch.cuda.Stream | None: ...
+    def stream(self) -> Any:
+        """torch.cuda.Stream that launches go to; None on the CPU."""
 
     def cold(self, launch: Launch) -> Sample:
         """A sample starts with the last-level cache holding other, clean lines."""
@@ -39,6 +40,12 @@ class Timing(Protocol):
 
     def launch_overhead(self, launch: Launch) -> float | None:
         """Host seconds that one launch costs; None where it is not apart from the work."""
+
+    def clock_mhz(self) -> int | None:
+        """The clock during the last sample; None where it is unknown."""
+
+    def throttled(self, mhz: Sequence[int]) -> bool | None:
+        """Whether samples at these clocks were throttled; None where that is unknown."""
 
 
 class WallTiming:
@@ -79,6 +86,12 @@ class WallTiming:
         pass
 
     def launch_overhead(self, launch: Launch) -> None:
+        return None
+
+    def clock_mhz(self) -> None:
+        return None
+
+    def throttled(self, mhz: Sequence[int]) -> None:
         return None
 
 

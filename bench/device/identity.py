@@ -79,6 +79,7 @@ def read_gpu(probe: Probe, ordinal: int, host: HostMemory, rows: Sequence[SheetR
             probe.count("power_limit_watts", lambda: ask_nvml("power_limit_mw"))
         ),
         multiprocessors=probe.count("multiprocessors", lambda: cuda("MULTIPROCESSOR_COUNT")),
+        sm_clock_mhz=_megahertz(probe.count("sm_clock", lambda: cuda("CLOCK_RATE"))),
         l2_bytes=l2,
         memory_side_cache_bytes=beside,
         llc_bytes=(l2 or DEFAULT_GPU_LLC) + beside,
@@ -95,6 +96,10 @@ def read_gpu(probe: Probe, ordinal: int, host: HostMemory, rows: Sequence[SheetR
         virtual=mode == _NVML_VGPU or bool(_VGPU_NAME.search(name or "")),
         compute_mode=probe.count("compute_mode", lambda: cuda("COMPUTE_MODE"), zero=True),
     )
+
+
+def _megahertz(kilohertz: int | None) -> int | None:
+    return None if kilohertz is None else kilohertz // 1000
 
 
 def cpu_device(probe: Probe, host: Host, memory: HostMemory) -> Device:

@@ -1,0 +1,98 @@
+"""The thin layer over torch and CUDA that only a GPU can run.
+
+A contract test holds every name used here against the installed packages; the logic that decides
+what is a sample is in `gpu.py` and runs against a stand-in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ..kernels.backends.cuda import Geometry
+from ..kernels.backends.cuda_nvrtc import NvrtcToolchain
+from ..kernels.spec import Launch
+from ..kernels.target import Target
+from .timers import EVICTION_MULTIPLE
+
+_SOURCE = Path(__file__).with_name("gate.cu")
+_LIMIT_CYCLES = 2_000_000_000  # about a second: a display driver's watchdog allows two
+
+
+class CudaRuntime:
+    """One stream of one device, made torch's current one, and the kernels its timer needs."""
+
+    def __init__(self, device: torch.device, target: Target) -> None:
+        torch.cuda.set_device(device)
+        self._device = device
+        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)
+        torch.cuda.set_stream(self.stream)
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._stop = torch.cuda.Event(enable_timing=True)
+        # Pinned host memory has the same address on the device (unified virtual addressing).
+        self._flags = torch.zeros(2, dtype=torch.int32).pin_memory()
+        self._stamps = torch.zeros((2, 2), dtype=torch.int64).pin_memory()
+        lines = EVICTION_MULTIPLE * target.llc_bytes // 16
+        self._lines = torch.ones(lines * 4, dtype=torch.float32, device=device)
+        self._sums = torch.zeros(1, dtype=torch.float32, device=device)
+        gate, evict, stamp = NvrtcToolchain().build(_SOURCE, ["gate", "evict", "stamp"], target)
+        opened, timed_out = self._flags[:1], self._flags[1:]
+        blocks = Geometry(4 * target.multiprocessors, 256)
+        self._close_gate = gate.bind(
+            self.stream, Geometry(1, 1), [opened, timed_out, np.int64(_LIMIT_CYCLES)]
+        )
+        self._evict = evict.bind(self.stream, blocks, [self._lines, np.int64(lines), self._sums])
+        each = Geometry(target.multiprocessors, 32)
+        self._stamp = [stamp.bind(self.stream, each, [self._stamps[i]]) for i in range(2)]
+
+    def evict(self) -> None:
+        """Leave other, clean lines in the last-level cache."""
+        self._evict()
+
+    def close_gate(self) -> None:
+        """Nothing enqueued from here on runs before `open_gate`."""
+        self._flags.zero_()
+        self._close_gate()
+
+    def open_gate(self) -> bool:
+        """Let the stream run and wait for it. False if the gate had let go by itself."""
+        self._flags[0] = 1
+        self.stream.synchronize()
+        return not bool(self._flags[1])
+
+    def start(self) -> None:
+        self._stamp[0]()
+        self._start.record(self.stream)
+
+    def stop(self) -> None:
+        self._stop.record(self.stream)
+        self._stamp[1]()
+
+    def elapsed_seconds(self) -> float:
+        """Between `start` and `stop`, once the stream has been waited for."""
+        return float(self._start.elapsed_time(self._stop)) * 1e-3
+
+    def cycles_and_nanoseconds(self) -> tuple[int, int]:
+        """Passed on multiprocessor 0 between the two stamps; zeros where it wrote none."""
+        (cycles0, time0), (cycles1, time1) = self._stamps.tolist()
+        self._stamps.zero_()
+        complete = cycles0 and cycles1
+        return (cycles1 - cycles0, time1 - time0) if complete else (0, 0)
+
+    def driver_allocations(self) -> int:
+        """How often torch's allocator asked the driver so far."""
+        return int(torch.cuda.memory_stats(self._device).get("num_device_alloc", 0))
+
+    def capture(self, launches: Sequence[Launch]) -> Launch:
+        """One graph of all of them; its launch replays it."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream):
+            for launch in launches:
+                launch()
+        return graph.replay
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()
