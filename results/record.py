@@ -90,6 +90,7 @@ class Device(msgspec.Struct, kw_only=True, frozen=True):
     ecc: bool | None = None
     power_limit_watts: Magnitude | None = None
     multiprocessors: Positive | None = None  # CPU: cores used
+    sm_clock_mhz: Positive | None = None  # the default clock of the multiprocessors
     l2_bytes: Count | None = None  # CPU: the last level sysfs names
     memory_side_cache_bytes: Count = 0
     llc_bytes: Positive  # what eviction and shapes are sized by

@@ -167,7 +167,9 @@ def _encoded(value: T) -> bytes:
         if tree.get(name) is not None and not abs(tree[name]) <= 1e300:
             tree[name] = None
     if tree.get("seconds"):
-        tree["seconds"] = [round(seconds, 9) for seconds in tree["seconds"]]
+        tree["seconds"] = [
+            round(value, 9) if isinstance(value, float) else value for value in tree["seconds"]
+        ]
     try:
         decoded = decode(json.dumps(tree, allow_nan=False).encode(), kind)
     except ValueError as error:

@@ -51,7 +51,7 @@ def record(**changes: Any) -> Record:
         shape,
         fields["cache"],
     )
-    fields.setdefault("case", "/".join(parts))
+    fields.setdefault("case", "/".join(map(str, parts)))
     return Record(**fields)
 
 
