@@ -94,6 +94,7 @@ def _child() -> None:
         libc.posix_memalign(ctypes.byref(base), ctypes.c_size_t(_PAGE), size)
         places.append((base.value or 0) + offset)
         ctypes.memmove(places[-1], content, len(content))
+        libc.__asan_poison_memory_region(base, ctypes.c_size_t(offset))
     error = ctypes.create_string_buffer(512)
     launch, kept = Launch.of(job.geometry, [], seed=job.seed)
     launch.error = ctypes.cast(error, ctypes.c_void_p)
