@@ -95,7 +95,8 @@ class ColumnSums {
 
  private:
   static __device__ int place(int group, int column) {
-    return group * kGroupFloats + column % kWidth * kPitch + column / kWidth;
+    const unsigned int c = column;
+    return group * kGroupFloats + c % kWidth * kPitch + c / kWidth;
   }
 
   float* shared_;

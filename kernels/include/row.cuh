@@ -11,6 +11,7 @@
 
 #include "memory.cuh"
 #include "reduce.cuh"
+#include "row_packed.cuh"
 #include "shared.cuh"
 
 // How rows are spread over threads; chosen on the host (backends/cuda_rows.py).
@@ -32,74 +33,78 @@ struct RowPlan {
                 "a row belongs to a part of one warp or to the whole block");
 };
 
-// A run of columns of one row. `base` of every access is the first element of a matrix that begins
-// on a vector; matrices of one shape are cut alike.
+// A run of columns of one row. `base` of every access is the first element of a matrix, `shift`
+// elements past a vector; matrices of one shape and shift are cut alike.
 template <typename T, int kWidth, bool kRagged>
 struct Row {
+  using Values = Packed<T, kWidth>;
   long long start;  // of the run, in elements from base
   int columns;      // 0 where the thread has no row: then it loads zeros and stores nothing
   int lead;
 
-  __device__ Row(long long start, int columns)
-      : start(start), columns(columns), lead(kRagged ? static_cast<int>(start % kWidth) : 0) {}
+  __device__ Row(long long start, int columns, int shift)
+      : start(start),
+        columns(columns),
+        lead(kRagged ? static_cast<int>((start + shift) % kWidth) : 0) {}
 
-  __device__ int vectors() const { return columns ? (columns + lead + kWidth - 1) / kWidth : 0; }
+  __device__ int vectors() const { return (columns + lead + kWidth - 1) / kWidth; }
 
   // Column of the first element of a vector: negative where the vector begins before the run.
   __device__ int column(int vector) const { return vector * kWidth - lead; }
 
-  __device__ bool has(int column) const {
-    return static_cast<unsigned int>(column) < static_cast<unsigned int>(columns);
-  }
-
   __device__ bool whole(int vector) const {
-    if constexpr (kRagged) return column(vector) >= 0 && column(vector) + kWidth <= columns;
-    return column(vector) < columns;
+    const int first = column(vector);
+    if constexpr (kRagged) return first >= 0 && first + kWidth <= columns;
+    return first < columns;
   }
 
   template <Reuse kReuse>
-  __device__ Vector<T, kWidth> load(const T* base, int vector) const {
+  __device__ Values load(const T* base, int vector) const {
     const T* p = base + start + column(vector);
-    if (whole(vector)) return ::load<kReuse, kWidth>(p);
-    Vector<T, kWidth> values;
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      values[i] = from_float<T>(0.0f);
-      if constexpr (kRagged) {
-        if (has(column(vector) + i)) values[i] = ::load<kReuse, 1>(p + i)[0];
-      }
-    }
-    return values;
-  }
-
-  template <Reuse kReuse>
-  __device__ void store(T* base, int vector, const Vector<T, kWidth>& values) const {
-    T* p = base + start + column(vector);
-    if (whole(vector)) {
-      ::store<kReuse>(p, values);
-    } else if constexpr (kRagged) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        if (has(column(vector) + i)) ::store<kReuse>(p + i, Vector<T, 1>{{values[i]}});
-      }
-    }
-  }
-
-  // A parameter of every row, one per column, begins on a vector itself: where the row does not, the
-  // two are out of step and the parameter is gathered by elements, from L1.
-  __device__ Vector<T, kWidth> load_parameter(const T* parameter, int vector) const {
+    if (whole(vector)) return Values::of(::load<kReuse, kWidth>(p));
     if constexpr (kRagged) {
       Vector<T, kWidth> values;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const int c = column(vector) + i;
         values[i] = from_float<T>(0.0f);
-        if (has(c)) values[i] = ::load<Reuse::kSoon, 1>(parameter + c)[0];
+        if (has(column(vector) + i)) values[i] = ::load<kReuse, 1>(p + i)[0];
       }
-      return values;
-    } else {
-      return load<Reuse::kSoon>(parameter - start, vector);
+      return Values::of(values);
     }
+    return Values::zeros();
+  }
+
+  template <Reuse kReuse>
+  __device__ void store(T* base, int vector, const Values& values) const {
+    T* p = base + start + column(vector);
+    if (whole(vector)) {
+      ::store<kReuse>(p, values.vector());
+    } else if constexpr (kRagged) {
+      const Vector<T, kWidth> elements = values.vector();
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (has(column(vector) + i)) ::store<kReuse>(p + i, Vector<T, 1>{{elements[i]}});
+      }
+    }
+  }
+
+  // Of a parameter that all rows share, one per column, in L1. It is cut where it is aligned itself:
+  // where the row is out of step, two of its vectors are loaded and spliced.
+  __device__ Values load_parameter(const T* parameter, int parameter_shift, int vector) const {
+    const Row own(0, columns, parameter_shift);
+    if constexpr (kRagged) {
+      const int at = column(vector) + own.lead + kWidth;  // never negative
+      const int first = at / kWidth - 1;
+      const Values low = own.template load<Reuse::kSoon>(parameter, first);
+      const Values high = own.template load<Reuse::kSoon>(parameter, first + 1);
+      return splice(low, high, at % kWidth);
+    }
+    return own.template load<Reuse::kSoon>(parameter, vector);
+  }
+
+ private:
+  __device__ bool has(int column) const {
+    return static_cast<unsigned int>(column) < static_cast<unsigned int>(columns);
   }
 };
 
@@ -109,36 +114,24 @@ struct Row {
 template <int kLanes>
 class RowSum {
   static constexpr int kWarps = (kLanes + kWarp - 1) / kWarp;
-  static constexpr int kSlots = kWarps + 1;
 
  public:
-  static constexpr int kFloats = 2 * kSlots;  // of shared memory, for a row of several warps
+  static constexpr int kFloats = 2 * kWarps;  // of shared memory
 
   __device__ explicit RowSum(float* slots) : slots_(slots) {}
 
-  // On the way `word` of the row's first thread is given to all of them.
-  __device__ float operator()(float value, float& word) {
+  __device__ float operator()(float value) {
     value = reduce_lanes<Sum, kLanes < kWarp ? kLanes : kWarp>(value);
-    if constexpr (kLanes <= kWarp) {
-      word = __shfl_sync(kWholeWarp, word, 0, kLanes);
-      return value;
-    } else {
-      float* const now = slots_ + turn_ * kSlots;
+    if constexpr (kLanes > kWarp) {
+      float* const now = slots_ + turn_ * kWarps;
       turn_ ^= 1;
       if (threadIdx.x % kWarp == 0) now[threadIdx.x / kWarp] = value;
-      if (threadIdx.x == 0) now[kWarps] = word;
       __syncthreads();
-      float total = 0.0f;
+      value = 0.0f;
 #pragma unroll
-      for (int warp = 0; warp < kWarps; ++warp) total += now[warp];
-      word = now[kWarps];
-      return total;
+      for (int warp = 0; warp < kWarps; ++warp) value += now[warp];
     }
-  }
-
-  __device__ float operator()(float value) {
-    float unused = 0.0f;
-    return (*this)(value, unused);
+    return value;
   }
 
  private:

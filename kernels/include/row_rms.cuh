@@ -21,48 +21,48 @@ struct RmsForward {
   float* rstd;
   long long rows;
   int columns;
+  int shift, weight_shift;  // elements that matrices, and the weight, begin past a vector
+  float inverse_columns;
   float eps;
 
   // h of one vector as it is stored, that is rounded: the norm is of what the next layer reads.
   template <int kWidth>
-  static __device__ Vector<T, kWidth> add(const Vector<T, kWidth>& a, const Vector<T, kWidth>& b) {
-    Vector<T, kWidth> sum;
+  static __device__ Packed<T, kWidth> add(const Packed<T, kWidth>& a, const Packed<T, kWidth>& b) {
+    float sum[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum[i] = from_float<T>(to_float(a[i]) + to_float(b[i]));
-    return sum;
+    for (int i = 0; i < kWidth; ++i) sum[i] = a[i] + b[i];
+    return Packed<T, kWidth>::rounded(sum);
   }
 
   // In float32 before squaring: 300^2 is infinite in float16.
   template <int kWidth>
-  static __device__ float squares(const Vector<T, kWidth>& h, float sum) {
+  static __device__ float squares(const Packed<T, kWidth>& h, float sum) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum += to_float(h[i]) * to_float(h[i]);
+    for (int i = 0; i < kWidth; ++i) sum += h[i] * h[i];
     return sum;
   }
 
   __device__ float reciprocal_deviation(float sum) const {
-    return rsqrt_fast(sum / static_cast<float>(columns) + eps);
+    return rsqrt_fast(sum * inverse_columns + eps);
   }
 
   template <int kWidth>
-  static __device__ Vector<T, kWidth> scaled(const Vector<T, kWidth>& h,
-                                             const Vector<T, kWidth>& weight, float rstd) {
-    Vector<T, kWidth> y;
+  static __device__ Packed<T, kWidth> scaled(const Packed<T, kWidth>& h,
+                                             const Packed<T, kWidth>& weight, float rstd) {
+    float y[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      y[i] = from_float<T>(to_float(h[i]) * rstd * to_float(weight[i]));
-    }
-    return y;
+    for (int i = 0; i < kWidth; ++i) y[i] = h[i] * rstd * weight[i];
+    return Packed<T, kWidth>::rounded(y);
   }
 
-  // Rows that fit in registers. The next row is asked for before this one is reduced, so that a
-  // block always has loads on their way; the weight stays in registers for all rows of the block,
-  // unless rows are cut at changing columns.
+  // Rows that fit in registers. Where there are registers for it (kAhead), the next row is asked for
+  // before this one is reduced, so that a block always has loads on their way. Under them the
+  // weight can come from L1 after the reduction, and costs no register during it.
   template <class Plan, bool kResidual, Reuse kStores>
   __device__ void in_registers() const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
     using Span = Row<T, kWidth, Plan::kRagged>;
-    using Values = Vector<T, kWidth>[Plan::kVectors];
+    using Values = Packed<T, kWidth>[Plan::kVectors];
     SHARED_ARRAY(float, slots, RowSum<Plan::kLanes>::kFloats);
     RowSum<Plan::kLanes> row_sum(slots);
 
@@ -70,9 +70,9 @@ struct RmsForward {
     const int group = threadIdx.x / Plan::kLanes;
     const long long step = static_cast<long long>(gridDim.x) * Plan::kGroups;
     const auto span = [&](long long row) {
-      return Span(row * columns, row < rows ? columns : 0);
+      return Span(row * columns, row < rows ? columns : 0, shift);
     };
-    Values next, added, gamma;
+    Values next, added;
     const auto fetch = [&](const Span& row) {
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
@@ -82,18 +82,13 @@ struct RmsForward {
       }
     };
 
+    constexpr bool kAhead = Plan::kVectors * Plan::kBytes <= 32 && !Plan::kRagged;
     long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups;
-    fetch(span(first + group));
-    if constexpr (!Plan::kRagged) {
-      const Span any(0, columns);
-#pragma unroll
-      for (int k = 0; k < Plan::kVectors; ++k) {
-        gamma[k] = any.load_parameter(weight, k * Plan::kLanes + lane);
-      }
-    }
+    if (kAhead) fetch(span(first + group));
     // Counted by the block's first row, so that a warp stays whole for its shuffles.
     for (; first < rows; first += step) {
       const Span row = span(first + group);
+      if (!kAhead) fetch(row);
       Values values;
       float sum = 0.0f;
 #pragma unroll
@@ -104,18 +99,16 @@ struct RmsForward {
           row.template store<kStores>(h, k * Plan::kLanes + lane, values[k]);
         }
       }
-      fetch(span(first + group + step));
+      if (kAhead) fetch(span(first + group + step));
 #pragma unroll
-      for (int k = 0; k < Plan::kVectors; ++k) {
-        if constexpr (Plan::kRagged) {
-          gamma[k] = row.load_parameter(weight, k * Plan::kLanes + lane);
-        }
-        sum = squares(values[k], sum);
-      }
+      for (int k = 0; k < Plan::kVectors; ++k) sum = squares(values[k], sum);
       const float r = reciprocal_deviation(row_sum(sum));
+      hide(values, runtime_zero(r));
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
-        row.template store<kStores>(y, k * Plan::kLanes + lane, scaled(values[k], gamma[k], r));
+        const int v = k * Plan::kLanes + lane;
+        const auto gamma = row.load_parameter(weight, weight_shift, v);
+        row.template store<kStores>(y, v, scaled(values[k], gamma, r));
       }
       if (lane == 0 && row.columns) ::store<kStores>(rstd + first + group, Vector<float, 1>{{r}});
     }
@@ -127,14 +120,14 @@ struct RmsForward {
   template <class Plan, bool kResidual, bool kStaged, Reuse kStores>
   __device__ void in_steps() const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
-    using Values = Vector<T, kWidth>[Plan::kVectors];
+    using Values = Packed<T, kWidth>[Plan::kVectors];
     SHARED_ARRAY(float, slots, RowSum<Plan::kLanes>::kFloats);
     RowSum<Plan::kLanes> row_sum(slots);
-    Vector<T, kWidth>* const staged = dynamic_shared<Vector<T, kWidth>>();
+    Packed<T, kWidth>* const staged = dynamic_shared<Packed<T, kWidth>>();
     constexpr int kStep = Plan::kThreads * Plan::kVectors;
 
     for (long long r = blockIdx.x; r < rows; r += gridDim.x) {
-      const Row<T, kWidth, Plan::kRagged> row(r * columns, columns);
+      const Row<T, kWidth, Plan::kRagged> row(r * columns, columns, shift);
       float sum = 0.0f;
       for (int base = threadIdx.x; base < row.vectors(); base += kStep) {
         Values values, added;
@@ -167,7 +160,7 @@ struct RmsForward {
           } else if (v < row.vectors()) {
             values[k] = staged[v];
           }
-          gamma[k] = row.load_parameter(weight, v);
+          gamma[k] = row.load_parameter(weight, weight_shift, v);
         }
 #pragma unroll
         for (int k = 0; k < Plan::kVectors; ++k) {
@@ -191,45 +184,53 @@ struct RmsBackward {
   float* partials;  // dweight of each block: [blocks, columns]
   long long rows;
   int columns;
+  int shift, weight_shift;  // elements that matrices, and the weight, begin past a vector
+  float inverse_columns;
 
   template <int kWidth>
-  static __device__ float dot(const Vector<T, kWidth>& dy, const Vector<T, kWidth>& x,
-                              const Vector<T, kWidth>& weight, float sum) {
+  static __device__ float dot(const Packed<T, kWidth>& dy, const Packed<T, kWidth>& x,
+                              const Packed<T, kWidth>& weight, float sum) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sum += to_float(dy[i]) * to_float(weight[i]) * to_float(x[i]);
+    for (int i = 0; i < kWidth; ++i) sum += dy[i] * weight[i] * x[i];
     return sum;
   }
 
   // rstd^2 * mean(dy * weight * x), which is the same for a whole row.
   __device__ float projection(float sum, float r) const {
-    return sum / static_cast<float>(columns) * r * r;
+    return sum * inverse_columns * r * r;
   }
 
-  // dx of one vector, and what it adds to dweight.
-  template <bool kResidual, Reuse kStores, class Span, int kWidth, class Sums>
-  __device__ void finish(const Span& row, int k, int v, const Vector<T, kWidth>& dy_v,
-                         const Vector<T, kWidth>& dh_v, const Vector<T, kWidth>& x_v,
-                         const Vector<T, kWidth>& weight_v, float r, float c, Sums& sums) const {
-    Vector<T, kWidth> out;
+  // What one vector adds to dweight.
+  template <class Span, int kWidth, class Sums>
+  static __device__ void accumulate(Sums& sums, const Span& row, int k, int v, float r,
+                                    const Packed<T, kWidth>& dy, const Packed<T, kWidth>& x) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums.add(k, i, row.column(v) + i, row.columns, dy[i] * x[i] * r);
+  }
+
+  template <bool kResidual, int kWidth>
+  static __device__ Packed<T, kWidth> gradient(const Packed<T, kWidth>& dy,
+                                               const Packed<T, kWidth>& dh,
+                                               const Packed<T, kWidth>& x,
+                                               const Packed<T, kWidth>& weight, float r, float c) {
+    float dx[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const float g = to_float(dy_v[i]);
-      const float value = to_float(x_v[i]);
-      float d = (g * to_float(weight_v[i]) - value * c) * r;
-      if constexpr (kResidual) d += to_float(dh_v[i]);
-      out[i] = from_float<T>(d);
-      sums.add(k, i, row.column(v) + i, columns, g * value * r);
+      dx[i] = (dy[i] * weight[i] - x[i] * c) * r;
+      if constexpr (kResidual) dx[i] += dh[i];
     }
-    row.template store<kStores>(dx, v, out);
+    return Packed<T, kWidth>::rounded(dx);
   }
 
-  // Rows that fit in registers: one pass, and one reduction whose barrier also separates the rows
-  // for the column sums. rstd is loaded by one thread and travels with the reduction.
+  // Rows that fit in registers: one pass. dweight needs no statistic but rstd, so it is added up
+  // before the reduction, while other warps are still loading; the reduction's barrier also
+  // separates the rows for the column sums. The weight comes from L1 twice a row: kept in registers it
+  // would cost a resident block.
   template <class Plan, bool kResidual, Reuse kStores>
   __device__ void in_registers() const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
     using Span = Row<T, kWidth, Plan::kRagged>;
-    using Values = Vector<T, kWidth>[Plan::kVectors];
+    using Values = Packed<T, kWidth>[Plan::kVectors];
     SHARED_ARRAY(float, slots, RowSum<Plan::kLanes>::kFloats);
     RowSum<Plan::kLanes> row_sum(slots);
     ColumnSums<Plan, kWidth> sums(dynamic_shared<float>());
@@ -237,60 +238,37 @@ struct RmsBackward {
     const int lane = threadIdx.x % Plan::kLanes;
     const int group = threadIdx.x / Plan::kLanes;
     const long long step = static_cast<long long>(gridDim.x) * Plan::kGroups;
-    const auto span = [&](long long row) {
-      return Span(row * columns, row < rows ? columns : 0);
-    };
-    Values dy_v, dh_v, x_v, next_dy, next_dh, next_x, gamma;
-    float next_r = 0.0f;
-    const auto fetch = [&](long long r) {
-      const Span row = span(r);
-      next_r = lane == 0 && row.columns ? ::load<Reuse::kNever, 1>(rstd + r)[0] : 0.0f;
+    Values dy_v, dh_v, x_v, gamma;
+    for (long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups; first < rows;
+         first += step) {
+      const long long n = first + group;
+      const Span row(n * columns, n < rows ? columns : 0, shift);
+      const float r = n < rows ? ::load<Reuse::kSoon, 1>(rstd + n)[0] : 0.0f;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int v = k * Plan::kLanes + lane;
-        next_dy[k] = row.template load<Reuse::kNever>(dy, v);
-        next_x[k] = row.template load<Reuse::kNever>(x, v);
-        if constexpr (kResidual) next_dh[k] = row.template load<Reuse::kNever>(dh, v);
+        dy_v[k] = row.template load<Reuse::kNever>(dy, v);
+        x_v[k] = row.template load<Reuse::kNever>(x, v);
+        if constexpr (kResidual) dh_v[k] = row.template load<Reuse::kNever>(dh, v);
       }
-    };
-
-    constexpr bool kAhead = Plan::kVectors * Plan::kBytes <= 32;  // registers for a second row
-    long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups;
-    if (kAhead) fetch(first + group);
-    if constexpr (!Plan::kRagged) {
-      const Span any(0, columns);
-#pragma unroll
-      for (int k = 0; k < Plan::kVectors; ++k) {
-        gamma[k] = any.load_parameter(weight, k * Plan::kLanes + lane);
-      }
-    }
-    for (; first < rows; first += step) {
-      const Span row = span(first + group);
-      if (!kAhead) fetch(first + group);
-#pragma unroll
-      for (int k = 0; k < Plan::kVectors; ++k) {
-        dy_v[k] = next_dy[k];
-        x_v[k] = next_x[k];
-        if constexpr (kResidual) dh_v[k] = next_dh[k];
-      }
-      float r = next_r;
-      if (kAhead) fetch(first + group + step);
       float sum = 0.0f;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
-        if constexpr (Plan::kRagged) {
-          gamma[k] = row.load_parameter(weight, k * Plan::kLanes + lane);
-        }
+        gamma[k] = row.load_parameter(weight, weight_shift, k * Plan::kLanes + lane);
         sum = dot(dy_v[k], x_v[k], gamma[k], sum);
+        accumulate(sums, row, k, k * Plan::kLanes + lane, r, dy_v[k], x_v[k]);
       }
-      sum = row_sum(sum, r);
-      const float c = projection(sum, r);
+      const float c = projection(row_sum(sum), r);
+      sums.end_of_row();
+      hide(dy_v, runtime_zero(c * c));
+      hide(x_v, runtime_zero(c * c));
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
-        finish<kResidual, kStores>(row, k, k * Plan::kLanes + lane, dy_v[k], dh_v[k], x_v[k],
-                                   gamma[k], r, c, sums);
+        gamma[k] = row.load_parameter(weight, weight_shift, k * Plan::kLanes + lane);
+        row.template store<kStores>(
+            dx, k * Plan::kLanes + lane,
+            gradient<kResidual>(dy_v[k], dh_v[k], x_v[k], gamma[k], r, c));
       }
-      sums.end_of_row();
     }
     sums.write(partials + static_cast<long long>(blockIdx.x) * columns, columns);
   }
@@ -299,12 +277,12 @@ struct RmsBackward {
   template <class Plan>
   __device__ void projections(float* projected) const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
-    using Values = Vector<T, kWidth>[Plan::kVectors];
+    using Values = Packed<T, kWidth>[Plan::kVectors];
     SHARED_ARRAY(float, slots, RowSum<Plan::kLanes>::kFloats);
     RowSum<Plan::kLanes> row_sum(slots);
     for (long long n = blockIdx.x; n < rows; n += gridDim.x) {
-      const Row<T, kWidth, Plan::kRagged> row(n * columns, columns);
-      float r = threadIdx.x == 0 ? ::load<Reuse::kSoon, 1>(rstd + n)[0] : 0.0f;
+      const Row<T, kWidth, Plan::kRagged> row(n * columns, columns, shift);
+      const float r = ::load<Reuse::kSoon, 1>(rstd + n)[0];
       float sum = 0.0f;
       for (int base = threadIdx.x; base < row.vectors(); base += Plan::kThreads * Plan::kVectors) {
         Values dy_v, x_v, gamma;
@@ -313,12 +291,12 @@ struct RmsBackward {
           const int v = base + k * Plan::kThreads;
           dy_v[k] = row.template load<Reuse::kNever>(dy, v);
           x_v[k] = row.template load<Reuse::kNever>(x, v);
-          gamma[k] = row.load_parameter(weight, v);
+          gamma[k] = row.load_parameter(weight, weight_shift, v);
         }
 #pragma unroll
         for (int k = 0; k < Plan::kVectors; ++k) sum = dot(dy_v[k], x_v[k], gamma[k], sum);
       }
-      sum = row_sum(sum, r);
+      sum = row_sum(sum);
       if (threadIdx.x == 0) {
         ::store<Reuse::kSoon>(projected + n, Vector<float, 1>{{projection(sum, r)}});
       }
@@ -331,7 +309,7 @@ struct RmsBackward {
   __device__ void in_tiles(const float* projected) const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
     using Span = Row<T, kWidth, Plan::kRagged>;
-    using Values = Vector<T, kWidth>[Plan::kVectors];
+    using Values = Packed<T, kWidth>[Plan::kVectors];
     // One vector less where a tile may begin inside one.
     constexpr int kTile = (Plan::kThreads * Plan::kVectors - Plan::kRagged) * kWidth;
     ColumnSums<Plan, kWidth> sums(dynamic_shared<float>());
@@ -341,7 +319,7 @@ struct RmsBackward {
     const int share = blockIdx.x / tiles;
     __syncthreads();  // the sums in shared memory are zero
     for (long long n = share; n < rows; n += gridDim.x / tiles) {
-      const Span row(n * columns + begin, length);
+      const Span row(n * columns + begin, length, shift);
       const float r = ::load<Reuse::kSoon, 1>(rstd + n)[0];
       const float c = ::load<Reuse::kSoon, 1>(projected + n)[0];
       Values dy_v, dh_v, x_v, gamma;
@@ -351,12 +329,14 @@ struct RmsBackward {
         dy_v[k] = row.template load<Reuse::kNever>(dy, v);
         x_v[k] = row.template load<Reuse::kNever>(x, v);
         if constexpr (kResidual) dh_v[k] = row.template load<Reuse::kNever>(dh, v);
-        gamma[k] = row.load_parameter(weight + begin, v);
+        gamma[k] = row.load_parameter(weight + begin, weight_shift, v);
       }
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
-        finish<kResidual, kStores>(row, k, k * Plan::kThreads + threadIdx.x, dy_v[k], dh_v[k],
-                                   x_v[k], gamma[k], r, c, sums);
+        const int v = k * Plan::kThreads + threadIdx.x;
+        accumulate(sums, row, k, v, r, dy_v[k], x_v[k]);
+        row.template store<kStores>(
+            dx, v, gradient<kResidual>(dy_v[k], dh_v[k], x_v[k], gamma[k], r, c));
       }
       sums.end_of_row();
       if constexpr (Plan::kRagged) __syncthreads();  // the next row is cut elsewhere
