@@ -8,13 +8,19 @@ such device or nothing could be measured; 5 inconclusive; 130 interrupted, resum
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+if TYPE_CHECKING:
+    from .results.record import Cache
 
 app = typer.Typer(
     help=(
@@ -40,6 +46,7 @@ Kernels = Annotated[
 ]
 Peak = Annotated[float | None, typer.Option(help="Peak bandwidth in GB/s (1e9 bytes) to trust.")]
 PeakSource = Annotated[str | None, typer.Option(help="Where --peak is from; kept in the run.")]
+Threshold = Annotated[str, typer.Option(help="Relative change of time that matters.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold runs.")]
 
 
@@ -144,27 +151,129 @@ def run(
     raise typer.Exit(_exit_code(outcome.counts))
 
 
-def _exit_code(counts: dict[str, int]) -> int:
+@app.command()
+def report(
+    runs: Runs,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file; .md is Markdown.")
+    ] = None,
+) -> None:
+    """Show what runs say: device, ceilings, achieved bandwidth, what fusing buys, failures."""
+    with _usage_errors():
+        from .analysis.report import report as made
+
+        in_markdown = markdown or (output is not None and output.suffix == ".md")
+        found = made(runs, markdown=in_markdown, color=output is None and _colorful())
+        if output is None:
+            typer.echo(found.text, nl=False)
+        else:
+            _write(output, found.text)
+    raise typer.Exit(found.exit_code)
+
+
+@app.command()
+def compare(
+    base: Annotated[str, typer.Argument(help="Run, folder of runs or glob.")],
+    current: Annotated[str, typer.Argument(help="Run, folder of runs or glob.")],
+    threshold: Threshold = "3%",
+    across_devices: Annotated[
+        bool,
+        typer.Option("--across-devices", help="Compare in percent of each device's own ceiling."),
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Any ambiguous case is inconclusive.")
+    ] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Cases that are no longer there are no failure.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare two sides case by case: medians of processes, intervals, and a verdict each."""
+    limit = _percent(threshold)
+    with _usage_errors():
+        from .analysis.compare import compare as compared
+        from .analysis.load import read
+        from .analysis.script import complain, rendered
+        from .analysis.tables import compare_tables
+
+        sides = read([base]), read([current])
+        found = compared(*sides, threshold=limit, across_devices=across_devices)
+        code, why = found.exit_code(strict, allow_missing)
+        if as_json:
+            _print_json([asdict(row) for row in found.rows])
+            typer.echo(why, err=True)
+        else:
+            typer.echo(rendered(compare_tables(found), markdown, _colorful()) + f"\n{why}")
+    raise typer.Exit(complain([*sides[0], *sides[1]]) or code)
+
+
+@app.command()
+def export(
+    runs: Runs,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File ending in .csv or .parquet.")
+    ],
+) -> None:
+    """Write the tidy table of runs (columns: results/README.md) for other programs."""
+    with _usage_errors():
+        from .analysis.export import export as exported
+        from .analysis.script import complain
+
+        found = exported(runs, output)
+    raise typer.Exit(complain(found))
+
+
+def _exit_code(counts: Counter[str]) -> int:
     """1 where a result is wrong, 4 where nothing was measured, else 0."""
-    if counts.get("wrong"):
+    if counts["wrong"]:
         return 1
-    return 0 if counts.get("ok") else 4
+    return 0 if counts["ok"] else 4
 
 
 def _show_run(folder: Path) -> None:
-    typer.echo(f"records: {folder}")
+    from .analysis.report import run_table
+
+    typer.echo(run_table(folder, color=_colorful()))
+    typer.echo(f"The run is in {folder}")
+
+
+def _colorful() -> bool:
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def _write(path: Path, text: str) -> None:
+    from .results.store import store_error
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise store_error(error, path) from error
+    typer.echo(f"wrote {path}")
+
+
+def _percent(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share < 1:
+        _fail(f"--threshold {text!r} is not a share; write 3% or 0.03", 2)
+    return share
 
 
 def _several(text: str | None) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
 
 
-def _caches(text: str | None) -> tuple:
+def _caches(text: str | None) -> tuple[Cache, ...]:
+    valid: dict[str, Cache] = {"cold": "cold", "steady": "steady"}
     names = _several(text)
     for name in names:
-        if name not in ("cold", "steady"):
-            _fail(f"unknown cache state {name!r}; valid: cold, steady", 2)
-    return names
+        if name not in valid:
+            _fail(f"unknown cache state {name!r}; valid: {', '.join(valid)}", 2)
+    return tuple(valid[name] for name in names)
 
 
 def _seconds(text: str | None) -> float | None:
@@ -193,20 +302,19 @@ def _fail(message: str, code: int) -> NoReturn:
 @contextmanager
 def _usage_errors() -> Iterator[None]:
     """What a user can do wrong, or a machine can lack, as one line and its exit code."""
-    from .bench.device.peaks import BadPeak
-    from .bench.device.select import NoSuchDevice, UnknownDevice
-    from .kernels.discovery import BrokenKernels
-
     try:
         yield
-    except (UnknownDevice, BadPeak, BrokenKernels) as error:
-        _fail(str(error), 2)
-    except NoSuchDevice as error:
-        _fail(str(error), 4)
+    except typer.Exit:
+        raise
     except KeyboardInterrupt:
-        _fail("interrupted; complete it with --resume and the run's folder", 130)
+        _fail("interrupted; records stay: complete the run with --resume and its folder", 130)
     except ImportError as error:
         _fail(f"{error}; install membound with an extra: cpu, cuda12 or cuda13", 4)
+    except Exception as error:
+        code = getattr(error, "exit_code", None)  # what can be foreseen carries its exit code
+        if code is None:
+            raise
+        _fail(str(error), code)
 
 
 def main() -> None:

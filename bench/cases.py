@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -19,6 +19,7 @@ from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
 from ..kernels.shapes import Shape
 from ..kernels.target import MIB, Target
 from ..results.record import Cache
+from .records import named
 
 ROTATION = 4
 """A buffer is not touched again before this many last-level caches of other bytes were."""
@@ -28,9 +29,14 @@ _MAX_SETS = 64
 _MIN_CPU_SET = 64 * MIB
 """On the CPU a launch costs tens of microseconds; 64 MiB take about a millisecond."""
 
+CEILINGS = ("mix_1r0w", "mix_3r1w", "mix_2r1w", "mix_1r1w", "mix_0r1w")
+"""Plain streams by falling read share: what an operation is held to (`kernels/copy/mix.py`)."""
+
 
 class UnknownName(ValueError):
     """A name that selects nothing; the message lists the nearest valid ones."""
+
+    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,7 @@ class Selection:
     implementations: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     caches: tuple[Cache, ...] = ()
+    ceilings: bool = True  # measure the plain streams that everything is held to as well
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,10 @@ class Group:
     def stem(self) -> str:
         return f"{self.operation}/{self.direction}"
 
+    def case(self, implementation: str, cache: Cache) -> str:
+        dims = self.shape.dims
+        return named(self.operation, self.direction, implementation, self.dtype, dims, cache)
+
 
 def preset_named(name: str) -> Preset:
     if name not in PRESETS:
@@ -119,14 +130,14 @@ def preset_named(name: str) -> Preset:
 def plan(
     catalogue: Catalogue, selection: Selection, target: Target, budget_bytes: int
 ) -> list[Group]:
-    """Groups in the order they are measured: tier by tier, operations round-robin over shapes.
+    """Groups in the order they are measured: ceilings, then tier by tier, round-robin over shapes.
 
     Raises UnknownName for a name that selects nothing.
     """
     preset = preset_named(selection.preset)
     operations = _operations(catalogue, selection, preset)
     check_names(catalogue, selection)
-    planned: list[tuple[tuple[int, int], Group]] = []
+    planned: list[tuple[tuple[bool, int, int], Group]] = []
     for operation in operations:
         for round_, shape in enumerate(_shapes(operation, preset)):
             for dtype in _dtypes(operation, selection, preset, target):
@@ -135,9 +146,51 @@ def plan(
                         catalogue, operation, direction, dtype, shape, selection, preset, target
                     )
                     group = _fit(group, operation, target, budget_bytes)
-                    planned.append(((operation.tier, round_), group))
+                    order = (operation.name not in CEILINGS, operation.tier, round_)
+                    planned.append((order, group))
     planned.sort(key=lambda entry: entry[0])  # stable: operations stay in their order
-    return [group for _, group in planned]
+    groups = [group for _, group in planned if group.implementations]
+    if not selection.ceilings or not groups:
+        return groups
+    return [*_ceiling_groups(catalogue, groups, selection, target, budget_bytes), *groups]
+
+
+def _ceiling_groups(
+    catalogue: Catalogue,
+    groups: Sequence[Group],
+    selection: Selection,
+    target: Target,
+    budget_bytes: int,
+) -> Iterator[Group]:
+    """The plain streams, in the first dtype: a byte is a byte in the others."""
+    only = replace(
+        selection, implementations=(target.kind,), dtypes=(groups[0].dtype,), directions=()
+    )
+    planned = {group.operation for group in groups}
+    for name in (name for name in CEILINGS if name not in planned):
+        operation = catalogue.operations[name]
+        shape = next(shape for shape in operation.shapes if shape.kind == "scaled")
+        group = _group(
+            catalogue, operation, "forward", groups[0].dtype, shape, only, PRESETS["quick"], target
+        )
+        group = replace(group, caches=groups[0].caches)
+        yield _fit(group, operation, target, budget_bytes)
+
+
+def only(groups: Iterable[Group], names: Collection[str]) -> list[Group]:
+    """What is left of planned groups when only the cases named are measured; shapes stay."""
+    kept: list[Group] = []
+    for group in groups:
+        chosen: dict[tuple[Cache, ...], list[str]] = {}
+        for implementation in group.implementations:
+            caches = tuple(c for c in group.caches if group.case(implementation, c) in names)
+            if caches:
+                chosen.setdefault(caches, []).append(implementation)
+        kept += [
+            replace(group, caches=caches, implementations=tuple(implementations))
+            for caches, implementations in chosen.items()
+        ]
+    return kept
 
 
 def io_of(operation: Operation, group: Group) -> Direction:

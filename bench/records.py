@@ -24,8 +24,19 @@ def now() -> str:
 
 
 def case_name(item: Item, implementation: str, cache: Cache) -> str:
-    dims = text(item.dims)
-    return f"{item.operation}/{item.direction}/{implementation}/{item.dtype}/{dims}/{cache}"
+    return named(item.operation, item.direction, implementation, item.dtype, item.dims, cache)
+
+
+def named(
+    operation: str,
+    direction: str,
+    implementation: str,
+    dtype: str,
+    dims: Mapping[str, int],
+    cache: Cache,
+) -> str:
+    """A case's name: `rms_norm/forward/cuda/bfloat16/8192x4096/cold`."""
+    return f"{operation}/{direction}/{implementation}/{dtype}/{text(dims)}/{cache}"
 
 
 def blank(

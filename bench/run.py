@@ -29,9 +29,13 @@ from .supervisor import CASE_TIMEOUT_SECONDS, Supervisor, worker_environ
 class NothingToMeasure(Exception):
     """The selection has no case, or none that can run here; the message says why."""
 
+    exit_code = 4
+
 
 class CannotResume(ValueError):
     """A run that cannot be completed here; the message says what differs."""
+
+    exit_code = 2
 
 
 class Observer(Protocol):
@@ -71,16 +75,31 @@ class Outcome:
     counts: Counter[str]
 
 
-def measure(request: Request, observer: Observer) -> Outcome:
-    """Run everything that `request` selects.
+@dataclass(frozen=True)
+class Planned:
+    """What a request comes to on this machine."""
 
-    Raises cases.UnknownName, device.UnknownDevice, device.NoSuchDevice, discovery.BrokenKernels,
-    NothingToMeasure, store.StoreError (before measuring where the folder cannot be written) and
-    supervisor.WorkerCannotStart. Records already written stay.
-    """
+    catalogue: Catalogue
+    selected: Selected
+    groups: list[cases.Group]
+
+
+def planned(request: Request) -> Planned:
+    """Raises cases.UnknownName, select.UnknownDevice, select.NoSuchDevice and BrokenKernels."""
     catalogue = discover(request.kernels)
     selected = select(request.device, request.peak, request.peak_source)
     groups = cases.plan(catalogue, request.selection, selected.target, selected.memory_budget_bytes)
+    return Planned(catalogue, selected, groups)
+
+
+def measure(request: Request, observer: Observer, known: Planned | None = None) -> Outcome:
+    """Run everything that `request` selects, or the part of it that `known` still holds.
+
+    Raises what `planned` raises, NothingToMeasure, store.StoreError (before measuring where the
+    folder cannot be written) and supervisor.WorkerCannotStart. Records already written stay.
+    """
+    known = known or planned(request)
+    catalogue, selected, groups = known.catalogue, known.selected, known.groups
     check_timer(
         request.timer, selected.target.kind, {cache for group in groups for cache in group.caches}
     )

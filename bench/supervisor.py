@@ -34,6 +34,8 @@ _MAX_FUTILE_STARTS = 2
 class WorkerCannotStart(Exception):
     """Workers end before their first case; the message is the last one's reason."""
 
+    exit_code = 4
+
 
 @dataclass
 class Supervisor:

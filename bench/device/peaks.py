@@ -28,6 +28,8 @@ bus of the whole card: bus and memory are divided in the same eighths."""
 class BadPeak(ValueError):
     """A peak given by the user that is no bandwidth; one line."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True)
 class Known:

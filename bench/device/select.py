@@ -37,9 +37,13 @@ VALID_NAMES = "cpu, cuda, cuda:0, cuda:1, …"
 class UnknownDevice(ValueError):
     """A text that names no kind of device; the message lists the valid forms."""
 
+    exit_code = 2
+
 
 class NoSuchDevice(RuntimeError):
     """A GPU that was asked for and cannot be used; the message says why."""
+
+    exit_code = 4
 
 
 def select(

@@ -55,7 +55,7 @@ def _small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 def request_for(out: Path, *variants: str, **changes: object) -> Request:
     labels = tuple(f"cpu:{variant}" if variant else "cpu" for variant in variants)
     request = Request(
-        selection=Selection("full", operations=("shift",), implementations=labels),
+        selection=Selection("full", operations=("shift",), implementations=labels, ceilings=False),
         device="cpu",
         processes=1,
         out=out,
@@ -125,13 +125,12 @@ def test_every_fault_costs_its_own_case_only(tmp_path: Path) -> None:
 
 
 def test_a_hanging_kernel_is_ended_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    before = _workers()
     outcome = measure(request_for(tmp_path, "hang", "last", case_timeout=6.0), Watcher())
     found = measured(outcome)
     assert found["cpu:hang"].status == "timeout"
     assert "no sign of life for 6 s" in (found["cpu:hang"].reason or "")
     assert found["cpu:last"].status == "ok"
-    assert _workers() == before
+    assert _workers_of(os.getpid()) == set()
 
 
 def test_an_interrupted_run_is_completed_by_resume(tmp_path: Path) -> None:
@@ -219,27 +218,30 @@ def test_a_worker_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
         "measure(Request(Selection('full', ('shift',), implementations=('cpu:hang',)), 'cpu',\n"
         f"    out=Path({str(tmp_path)!r}), kernels=(Path({str(FAULTY)!r}),)), Progress())\n"
     )
-    before = _workers()
     process = subprocess.Popen([sys.executable, "-P", "-c", script], stderr=subprocess.DEVNULL)
     try:
-        assert _until(lambda: _workers() - before)
+        assert _until(lambda: _workers_of(process.pid))
+        workers = _workers_of(process.pid)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    assert _until(lambda: not _workers() - before)
+    assert _until(lambda: not any(_is_worker(pid) for pid in workers))
 
 
-def _workers() -> set[int]:
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes()
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if b"membound.bench.worker" in words and state != "Z":
-            found.add(int(folder.name))
-    return found
+def _workers_of(parent: int) -> set[int]:
+    """Worker processes that run, of this supervisor."""
+    children = (Path("/proc") / str(parent) / "task" / str(parent) / "children").read_text()
+    return {int(pid) for pid in children.split() if _is_worker(int(pid))}
+
+
+def _is_worker(pid: int) -> bool:
+    folder = Path("/proc") / str(pid)
+    try:
+        words = (folder / "cmdline").read_bytes()
+        state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return b"membound.bench.worker" in words and state != "Z"
 
 
 def _until(condition: object) -> bool:
