@@ -194,7 +194,7 @@ def compare(
     limit = _percent(threshold)
     with _usage_errors():
         from .analysis.compare import compare as compared
-        from .analysis.load import read
+        from .analysis.loading import read
         from .analysis.script import complain, rendered
         from .analysis.tables import compare_tables
 

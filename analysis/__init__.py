@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .load import load
+    from .loading import load
 
 __all__ = ["load"]
 
@@ -13,7 +13,7 @@ __all__ = ["load"]
 def __getattr__(name: str) -> object:
     # Lazy, so that importing the package does not import pandas.
     if name == "load":
-        from .load import load
+        from .loading import load
 
         return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,7 +23,7 @@ from .identity import (
     environments,
 )
 from .judge import DECIDED, THRESHOLD, Compared, Pair, judged
-from .load import frame
+from .loading import frame
 from .verdict import sound
 
 GOOD, WORSE, NOT_COMPARABLE, INCONCLUSIVE = 0, 1, 3, 5
@@ -201,7 +201,7 @@ def _differing(found: Sequence[Case]) -> str | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison of two sides; the exit code is its conclusion."""
     from ..results.store import StoreError
-    from .load import read
+    from .loading import read
     from .script import complain, emit, parser, refuse, rendered
     from .tables import compare_tables
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..results.reading import Run
 from ..results.store import StoreError, store_error
-from .load import frame, read
+from .loading import frame, read
 from .script import complain, parser, refuse
 
 FORMATS = (".csv", ".parquet")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 import pandas as pd
 
 from .cases import Case, cases
-from .load import TIMES_LLC
+from .loading import TIMES_LLC
 from .statistics import Centre, paired
 
 UNFUSED = "unfused"

@@ -12,7 +12,7 @@ import pandas as pd
 from ..results.checked import printable
 from ..results.reading import Run
 from ..results.store import StoreError
-from .load import frame, read
+from .loading import frame, read
 from .tables import Table, as_markdown, as_text
 
 DAMAGED = 1

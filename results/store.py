@@ -31,6 +31,8 @@ MAX_LINE = 1 << 20
 class StoreError(Exception):
     """A folder or file that cannot be used: one line with the path and the remedy."""
 
+    exit_code = 2
+
 
 def create_run(device_folder: Path, started: datetime, commit: str | None) -> Path:
     """Make and return a new `<UTC>-<commit7>` folder, with a suffix where that name is taken.

@@ -14,7 +14,7 @@ from ..bandwidth import Achieved, achieved, run_ceilings
 from ..cases import Case, cases
 from ..ceiling import Ceiling
 from ..fusion import gains
-from ..load import frame, read
+from ..loading import frame, read
 from ..script import DAMAGED, rendered
 from ..tables import (
     Table,

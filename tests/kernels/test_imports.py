@@ -50,7 +50,7 @@ def test_no_part_imports_what_comes_after_it() -> None:
         "from ..bench import worker",
         "from .. import bench",
         "import membound.results.record",
-        "from membound.analysis.load import load",
+        "from membound.analysis.loading import load",
         "def late():\n    from ..results.record import Record",
     ],
 )

@@ -1,0 +1,321 @@
+"""Comparing runs: what may not pass, what may not fail, and the exit code that says which."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from membound.analysis.compare import Comparison, compare, main
+from membound.analysis.judge import DECIDED, Pair, judged
+from membound.analysis.tables import as_text, compare_tables
+from membound.results.reading import Run
+from membound.results.record import Environment, Record
+from membound.results.store import MEASUREMENTS
+from membound.tests.generated import device, environment, processes, record, run
+
+STEADY = [1.0, 1.001, 0.999, 1.0005, 0.9995, 1.0]
+
+
+def side(records: Sequence[Record], env: Environment | None = None, name: str = "gpu/run") -> Run:
+    return Run(Path(name), env or environment(), list(records))
+
+
+def times(factor: float = 1.0, **changes: Any) -> list[Record]:
+    return processes([0.001 * factor * x for x in STEADY], **changes)
+
+
+def against(base: Sequence[Record], current: Sequence[Record], **changes: Any) -> Comparison:
+    return compare([side(base)], [side(current)], **changes)
+
+
+def verdicts(comparison: Comparison) -> dict[str, str]:
+    return {row.case.split("/")[0]: row.verdict for row in comparison.rows}
+
+
+def shown(comparison: Comparison) -> str:
+    return as_text(compare_tables(comparison)[0])
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("base", "current"),
+    [(1, NAN), (NAN, 1), (1, 0), (0, 1), (0, 0), (1, None), (None, 1), (-5, 1), (INF, 1), (1, INF)],
+)
+def test_what_is_no_time_never_passes(base: Any, current: Any) -> None:
+    pair = Pair("c", [base] * 6, [current] * 6)
+    (row,) = judged([pair])
+    assert row.verdict == "incomparable"
+    assert (row.ratio, row.low, row.high) == (None, None, None)
+    assert Comparison([row]).exit_code() == (3, "no case can be compared")
+
+
+def test_slower_faster_and_same() -> None:
+    found = against(
+        [*times(), *times(operation="add"), *times(operation="scale")],
+        [*times(1.12), *times(0.9, operation="add"), *times(1.001, operation="scale")],
+    )
+    assert verdicts(found) == {"copy": "slower", "add": "faster", "scale": "same"}
+    slower = found.rows[0]
+    assert slower.ratio == pytest.approx(1.12)
+    assert slower.low is not None
+    assert slower.low > 1.03
+    assert slower.smallest is not None
+    assert 0.03 < slower.smallest < 0.06
+    assert found.exit_code() == (1, "1 of 3 cases are slower")
+    assert against(times(), times()).exit_code()[0] == 0
+
+
+def test_a_change_inside_the_noise_is_ambiguous_not_slower() -> None:
+    noisy = processes([0.001, 0.0013, 0.0009])
+    found = against(noisy, processes([0.0012, 0.0014, 0.001]))
+    assert verdicts(found) == {"copy": "ambiguous"}
+    assert found.exit_code()[0] == 5
+    assert found.rows[0].smallest is not None
+    assert found.rows[0].smallest > 0.3
+
+
+def test_bimodal_noise_in_another_order_is_no_regression() -> None:
+    values = [1.0] * 5 + [1.5] * 5
+    shuffled = random.Random(1).sample(values, 10)
+    (row,) = judged([Pair("c", values, shuffled)])
+    assert row.verdict == "ambiguous"
+
+
+def test_one_run_within_the_range_of_its_history_is_no_regression() -> None:
+    history = [1 / rate for rate in (4455, 5259, 9129)]
+    (row,) = judged([Pair("c", history, [1 / 4485])])
+    assert (row.verdict, row.low) == ("ambiguous", None)
+
+
+def test_a_small_true_change_within_the_threshold_passes() -> None:
+    assert verdicts(against(times(), times(1.02))) == {"copy": "same"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_process_on_a_side_is_never_a_verdict(count: int) -> None:
+    found = against(processes([0.001]), processes([0.002] * count))
+    assert verdicts(found) == {"copy": "ambiguous"}
+    assert found.rows[0].ratio == 2.0
+    assert found.exit_code()[0] == 5
+
+
+def test_identical_code_on_a_noisy_machine_is_hardly_ever_slower() -> None:
+    """sigma 0.10 between processes, 40 cases, 50 pairs of runs of three processes."""
+    noise = random.Random(20260102)
+
+    def medians() -> list[float]:
+        return [noise.lognormvariate(0, 0.10) for _ in range(3)]
+
+    rows = [
+        row
+        for _ in range(50)
+        for row in judged([Pair(str(i), medians(), medians()) for i in range(40)])
+    ]
+    assert sum(row.verdict in ("slower", "faster") for row in rows) <= 0.005 * len(rows)
+
+
+def test_a_true_ten_percent_is_never_called_same() -> None:
+    noise = random.Random(20260102)
+    for sigma in (0.002, 0.01, 0.05, 0.1):
+        pairs = [
+            Pair(
+                str(i),
+                [noise.lognormvariate(0, sigma) for _ in range(6)],
+                [1.10 * noise.lognormvariate(0, sigma) for _ in range(6)],
+            )
+            for i in range(200)
+        ]
+        found = [row.verdict for row in judged(pairs)]
+        assert "same" not in found
+        assert "faster" not in found
+        if sigma <= 0.01:
+            assert found.count("slower") >= 190
+
+
+def test_disjoint_runs_cannot_be_compared() -> None:
+    found = against(times(), times(operation="add"))
+    assert verdicts(found) == {"copy": "missing", "add": "new"}
+    assert found.exit_code() == (3, "no case can be compared")
+
+
+def test_missing_cases_are_listed_and_fail_unless_allowed() -> None:
+    found = against([*times(), *times(operation="add")], times())
+    assert verdicts(found) == {"copy": "same", "add": "missing"}
+    assert found.exit_code() == (3, "1 cases of the baseline are missing")
+    assert found.exit_code(allow_missing=True)[0] == 0
+    assert "add/forward/cuda/float32/8192x16384/cold: missing, not in the current run" in shown(
+        found
+    )
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout", "skipped"])
+def test_a_kernel_that_crashes_does_not_turn_the_gate_green(status: str) -> None:
+    broken = record(operation="add", status=status, reason="illegal address")
+    found = against([*times(), *times(operation="add")], [*times(), broken])
+    assert verdicts(found)["add"] == "missing"
+    assert found.exit_code()[0] == 3
+    assert f"{status} in the current run: illegal address" in shown(found)
+
+
+def test_a_wrong_result_fails_whatever_else() -> None:
+    wrong = record(operation="add", status="wrong", reason="row 3")
+    found = against(times(), [*times(), wrong])
+    assert found.exit_code(allow_missing=True) == (1, "1 wrong results")
+    assert "wrong result: add/forward" in shown(found)
+
+
+def test_what_failed_before_is_new() -> None:
+    broken = record(operation="add", status="failed", reason="no such thing")
+    found = against([*times(), broken], [*times(), *times(operation="add")])
+    assert verdicts(found) == {"copy": "same", "add": "new"}
+    assert found.exit_code()[0] == 0
+    both = against([*times(), broken], [*times(), broken])
+    assert verdicts(both) == {"copy": "same", "add": "incomparable"}
+    gone = against([*times(), broken], times())
+    assert verdicts(gone)["add"] == "incomparable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"timer": "graph"}, "timer differs: events and graph"),
+        ({"bytes_read": 5 << 30}, "bytes_read differs: 536870912 and 5368709120"),
+        ({"launch_overhead_seconds": 0.001}, "launch-bound"),
+        ({"timer_tick_seconds": 0.001}, "timer-limited"),
+    ],
+)
+def test_cases_that_differ_are_not_compared(changes: dict[str, Any], reason: str) -> None:
+    found = against(times(), times(2.0, **changes))
+    assert verdicts(found) == {"copy": "incomparable"}
+    assert reason in found.rows[0].reason
+    assert found.rows[0].ratio is None
+    assert found.exit_code()[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ({"name": "NVIDIA L4"}, {"name": "NVIDIA T4"}, "name: NVIDIA L4 and NVIDIA T4"),
+        ({"name": "NVIDIA H100 PCIe"}, {"name": "NVIDIA H200"}, "name: NVIDIA H100 PCIe and"),
+        ({}, {"mig": "1g.5gb"}, "mig: none and 1g.5gb"),
+        ({}, {"power_limit_watts": 500.0}, "power_limit_watts: 700.0 and 500.0"),
+        ({}, {"memory_bytes": 40 << 30}, "memory_bytes: 85,899,345,920 and 42,949,672,960"),
+        ({}, {"kind": "cpu"}, "kind: cuda and cpu"),
+    ],
+)
+def test_another_device_is_refused_by_the_fields_that_differ(
+    ours: dict[str, Any], theirs: dict[str, Any], said: str
+) -> None:
+    found = compare(
+        [side(times(), environment(device=device(**ours)))],
+        [side(times(2.0), environment(device=device(**theirs)))],
+    )
+    assert said in found.differences[0]
+    assert all(row.ratio is None for row in found.rows)
+    code, why = found.exit_code()
+    assert code == 3
+    assert said in why
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"uuid": "GPU-2", "pci_bus_id": "0000:41:00.0"},
+        {"memory_bytes": (80 << 30) - (64 << 20)},
+        {"driver": "580.126.01"},
+        {"capability": None, "power_limit_watts": None, "multiprocessors": None},
+        {"power_limit_watts": 700.4},
+    ],
+)
+def test_what_changes_from_day_to_day_is_no_other_device(changes: dict[str, Any]) -> None:
+    other = environment(device=device(**changes), host={"cpu_mhz": "2901.234"}, command=["x"])
+    found = compare([side(times())], [side(times(), other)])
+    assert found.differences == []
+    assert found.exit_code()[0] == 0
+
+
+def test_across_devices_times_are_in_units_of_the_own_ceiling() -> None:
+    # Twice as fast a device that reaches the same part of its ceiling.
+    layer = {"operation": "silu", "family": "activation"}
+    ours = [side([*times(), *times(1.25, **layer)])]
+    fast = environment(device=device(name="NVIDIA Faster"), peak=None)
+    theirs = [side([*times(0.5), *times(0.625, **layer)], fast)]
+    found = compare(ours, theirs, across_devices=True)
+    assert verdicts(found) == {"copy": "same", "silu": "same"}
+    assert found.differences == ["name: NVIDIA Generated and NVIDIA Faster"]
+    assert found.exit_code()[0] == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"processes_before": ["1234 python"]},
+        {"processes_after": ["1234 python"]},
+        {"device": device(driver="590.10")},
+    ],
+)
+def test_a_disturbed_run_is_neither_red_nor_green(changes: dict[str, Any]) -> None:
+    for factor in (1.0, 2.0):
+        found = compare([side(times())], [side(times(factor), environment(**changes))])
+        code, why = found.exit_code()
+        assert code == 5
+        assert why.startswith("inconclusive: ")
+
+
+def test_a_throttled_run_is_neither_red_nor_green() -> None:
+    assert against(times(), times(2.0, throttled=True)).exit_code()[0] == 5
+
+
+def test_an_unknown_process_list_is_no_disturbance() -> None:
+    quiet = environment(processes_before=None, processes_after=[])
+    assert compare([side(times())], [side(times(), quiet)]).exit_code()[0] == 0
+
+
+def test_a_damaged_environment_is_no_known_device() -> None:
+    lost = Run(Path("gpu/lost"), None, times())
+    code, why = compare([side(times())], [lost]).exit_code()
+    assert code == 3
+    assert "device of gpu/lost is unknown" in why
+
+
+def test_strict_fails_on_any_ambiguous_case() -> None:
+    noisy = processes([0.001, 0.0013, 0.0009], operation="add")
+    base = [*times(), *times(operation="scale"), *noisy]
+    found = against(base, base)
+    assert found.exit_code()[0] == 0
+    assert found.exit_code(strict=True) == (5, "inconclusive: 1 cases are ambiguous")
+
+
+def test_several_runs_a_side_give_more_processes() -> None:
+    one, two = side(times(), name="gpu/a"), side(times(), name="gpu/b")
+    (row,) = compare([one, two], [one]).rows
+    assert (row.base_processes, row.current_processes) == (12, 6)
+
+
+def test_the_command_concludes_and_lists_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = run(tmp_path / "gpu", times())
+    current = run(tmp_path / "gpu", times(), minute=1)
+    assert main([str(base), str(current)]) == 0
+    assert "no case of 1 is slower" in capsys.readouterr().out
+    with (current / MEASUREMENTS).open("ab") as file:
+        file.write(b'{"benchmarks": [{"stats":')
+    assert main([str(base), str(current)]) == 1
+    captured = capsys.readouterr()
+    assert f"{current / MEASUREMENTS}:7: is not valid JSON" in captured.err
+    assert "copy/forward" in captured.out
+    assert main([str(base), str(tmp_path / "none")]) == 2
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_every_verdict_has_a_place_in_the_table() -> None:
+    rows = judged([Pair("a", STEADY, STEADY), Pair("b", verdict="missing", reason="gone")])
+    assert {row.verdict for row in rows} == {"same", "missing"}
+    assert set(DECIDED) == {"same", "faster", "slower"}
+    assert "missing" in as_text(compare_tables(Comparison(rows))[0])
