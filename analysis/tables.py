@@ -151,8 +151,11 @@ def bandwidth_tables(rows: Sequence[Achieved]) -> list[Table]:
     tables = []
     for (run, cache), group in groups.items():
         title = f"Achieved bandwidth, {cache}" + (f", {run}" if several else "")
-        starred = any(row.allocates for row in group)
-        notes = ["* allocates its outputs inside the clock"] if starred else []
+        notes = []
+        if any(row.allocates for row in group):
+            notes.append("* allocates its outputs inside the clock")
+        if any(row.gb_per_s is not None and row.low_gb_per_s is None for row in group):
+            notes.append("± needs three processes")
         cells = [_bandwidth_row(row) for row in _sorted(group)]
         tables.append(Table(title, columns, cells, right, notes))
     return tables

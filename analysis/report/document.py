@@ -24,6 +24,8 @@ from ..tables import (
     number,
 )
 
+BEYOND_CEILING = 105.0
+"""Percent of a measured ceiling from which on it is the ceiling that is in doubt."""
 FAILURES = ("wrong", "failed", "timeout", "skipped")
 MEANING = {
     "below-ceiling": "under 80 % of the copies with its read share",
@@ -67,7 +69,7 @@ def _section(run: Run, markdown: bool, color: bool, whole: bool) -> str:
     fused = gains(found)
     if fused or whole:
         tables += fusion_tables(fused)
-    tables += [table for table in (_judged(rows), _failures(rows), _warnings(run)) if table]
+    tables += [table for table in (_judged(rows), _failures(rows), _warnings(run, rows)) if table]
     lines = _head(run, found)
     head = _markdown_head(lines) if markdown else "\n".join(map(printable, lines)) + "\n"
     return head + "\n" + rendered(tables, markdown, color)
@@ -159,8 +161,16 @@ def _failures(rows: Sequence[Achieved]) -> Table | None:
     return Table("Not measured", columns, cells, frozenset(["cases"]))
 
 
-def _warnings(run: Run) -> Table | None:
+def _warnings(run: Run, rows: Sequence[Achieved]) -> Table | None:
     lines = [*run.notes]
+    beyond = [row for row in rows if (row.percent_of_ceiling or 0) > BEYOND_CEILING]
+    if beyond:
+        most = max(beyond, key=lambda row: row.percent_of_ceiling or 0)
+        lines.append(
+            f"{len(beyond)} cases are faster than the copies with their read share, "
+            f"{most.case} by {(most.percent_of_ceiling or 0) - 100:.0f} %: "
+            "those ceilings were measured too low"
+        )
     environment = run.environment
     if environment is not None:
         lines += environment.warnings + environment.quirks

@@ -262,3 +262,16 @@ def test_an_empty_table_is_its_title_and_notes() -> None:
 def test_peak_provenance_is_shown(tmp_path: Path) -> None:
     env = environment(peak=Peak(gbps=4814.3, source="attributes", provenance="2 x 3201 MHz"))
     assert "Peak 4,814 GB/s (from attributes: 2 x 3201 MHz)" in run_table(run(tmp_path, [], env))
+
+
+def test_a_ceiling_that_layers_exceed_is_in_doubt(tmp_path: Path) -> None:
+    records = [
+        *processes([0.0010] * 2),
+        *processes([0.0008] * 2, operation="silu", family="activation"),
+    ]
+    text = run_table(run(tmp_path, records))
+    assert "1 cases are faster than the copies with their read share" in text
+    assert "8192x16384/cold by 25 %: those ceilings were measured too low" in text
+    assert "± needs three processes" in text
+    (row,) = (line for line in text.splitlines() if line.startswith("silu"))
+    assert row.split()[-2:] == ["≥100", "memory-bound"]
