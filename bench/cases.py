@@ -116,6 +116,11 @@ class Group:
     def stem(self) -> str:
         return f"{self.operation}/{self.direction}"
 
+    @property
+    def runnable(self) -> bool:
+        """Whether any of its implementations can run here."""
+        return any(label not in self.skips for label in self.implementations)
+
     def case(self, implementation: str, cache: Cache) -> str:
         dims = self.shape.dims
         return named(self.operation, self.direction, implementation, self.dtype, dims, cache)
@@ -150,7 +155,7 @@ def plan(
                     planned.append((order, group))
     planned.sort(key=lambda entry: entry[0])  # stable: operations stay in their order
     groups = [group for _, group in planned if group.implementations]
-    if not selection.ceilings or not groups:
+    if not selection.ceilings or not any(group.runnable for group in groups):
         return groups
     return [*_ceiling_groups(catalogue, groups, selection, target, budget_bytes), *groups]
 
@@ -191,6 +196,18 @@ def only(groups: Iterable[Group], names: Collection[str]) -> list[Group]:
             for caches, implementations in chosen.items()
         ]
     return kept
+
+
+def ceiling_cases(groups: Iterable[Group], kind: str) -> set[str]:
+    """Names of the plain streams in a plan: each once, in every cache state.
+
+    kind: that of the device, whose implementation they are.
+    """
+    streams: dict[str, Group] = {}
+    for group in groups:
+        if group.operation in CEILINGS and group.shape.kind == "scaled":
+            streams.setdefault(group.operation, group)
+    return {group.case(kind, cache) for group in streams.values() for cache in group.caches}
 
 
 def io_of(operation: Operation, group: Group) -> Direction:

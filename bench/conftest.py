@@ -28,6 +28,7 @@ class _Scope:
     planned: Planned
 
 
+_COLUMNS = ("min", "max", "mean", "stddev", "median", "iqr", "outliers", "rounds")
 _SCOPE = pytest.StashKey[_Scope]()
 
 
@@ -56,6 +57,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         help="keep the run here, for membound report; else it goes to pytest's temporary folder",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No OPS column unless asked for: in files it is of another estimator than in the table."""
+    if getattr(config.option, "benchmark_columns", ()) is None:
+        config.option.benchmark_columns = list(_COLUMNS)
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
@@ -92,7 +99,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def measured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Replay]:
-    """The tests that are left, measured in fresh processes; by the name of their case."""
+    """What -k and the like have left, and the ceilings it is held to, by the name of the case."""
     from membound.bench import cases
     from membound.bench.replay import replays
     from membound.bench.run import NothingToMeasure, measure
@@ -101,12 +108,14 @@ def measured(
     from membound.results.store import StoreError
 
     scope = _scope(request.config)
-    left = {
+    groups = scope.planned.groups
+    wanted = cases.ceiling_cases(groups, scope.planned.selected.target.kind)
+    wanted |= {
         str(item.callspec.params["case"])
         for item in request.session.items
         if isinstance(item, pytest.Function) and "case" in item.fixturenames
     }
-    planned = replace(scope.planned, groups=cases.only(scope.planned.groups, left))
+    planned = replace(scope.planned, groups=cases.only(groups, wanted))
     out = request.config.getoption("membound_out") or tmp_path_factory.mktemp("membound")
     try:
         with _terminal(request.config), Progress() as progress:
@@ -123,6 +132,15 @@ def pytest_benchmark_update_machine_info(
     from membound.bench.replay import machine
 
     machine_info.update(machine(_scope(config).planned.selected, machine_info))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(output_json: dict[str, Any]) -> None:
+    """`ops`, which CI tools plot, is of the estimator that membound compares."""
+    for entry in output_json["benchmarks"]:
+        info = entry["extra_info"]
+        if "case" in info and "seconds" in info:
+            entry["stats"]["ops"] = 1 / info["seconds"]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,7 +16,7 @@ import msgspec
 from ..analysis.bandwidth import Achieved, achieved
 from ..analysis.cases import cases
 from ..analysis.identity import device_differences
-from ..analysis.load import frame
+from ..analysis.loading import frame
 from ..results.reading import read_run
 from ..results.record import Device, Record, Status
 from ..results.store import StoreError
@@ -29,8 +29,9 @@ _STATED = (
     "bytes_read", "bytes_written", "source_hash",
 )  # fmt: skip
 _JUDGED = (
-    "shape", "processes", "gb_per_s", "percent_of_peak", "percent_of_ceiling", "verdict", "why",
+    "shape", "processes", "gb_per_s", "verdict", "why",
 )  # fmt: skip
+_PERCENT = ("percent_of_peak", "percent_of_ceiling")
 _VOLATILE = ("hz_actual", "hz_actual_friendly")
 
 
@@ -58,7 +59,6 @@ class Replay:
     reason: str
     timer: str
     samples: list[float]
-    seconds: float | None  # median of process medians
     extra_info: dict[str, int | float | str]
 
 
@@ -101,12 +101,15 @@ def _replay(records: Sequence[Record], judged: Achieved, device: str) -> Replay:
     for status in _WORST:
         bad = [record for record in records if record.status == status]
         if bad:
-            return Replay(status, bad[0].reason or "no reason was recorded", "", [], None, {})
+            return Replay(status, bad[0].reason or "no reason was recorded", "", [], {})
     if not measured:
-        return Replay("skipped", records[0].reason or "no reason was recorded", "", [], None, {})
+        return Replay("skipped", records[0].reason or "no reason was recorded", "", [], {})
     first = measured[0]
     stated = {name: getattr(first, name) for name in _STATED}
-    known = {name: value for name, value in asdict(judged).items() if name in _JUDGED}
+    row = asdict(judged)
+    known = {name: row[name] for name in _JUDGED}
+    # Beyond 100 % it is the cache, the noise or the peak that is seen: no achievement to file.
+    known |= {name: row[name] for name in _PERCENT if (row[name] or 0.0) <= 100}
     info = {
         "case": first.case,
         "status": "ok",
@@ -121,7 +124,6 @@ def _replay(records: Sequence[Record], judged: Achieved, device: str) -> Replay:
         reason="",
         timer=first.timer or "unknown",
         samples=[sample for record in measured for sample in record.seconds],
-        seconds=judged.median_seconds,
         extra_info={name: _plain(value) for name, value in info.items() if value is not None},
     )
 

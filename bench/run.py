@@ -103,7 +103,7 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
     check_timer(
         request.timer, selected.target.kind, {cache for group in groups for cache in group.caches}
     )
-    if not any(set(group.implementations) - set(group.skips) for group in groups):
+    if not any(group.runnable for group in groups):
         raise NothingToMeasure(_why_nothing(groups))
     started = datetime.now(UTC)
     at = revision()

@@ -31,6 +31,8 @@ _NOT_FAMILIES = {"backends", "include", "__pycache__"}
 class BrokenKernels(Exception):
     """A folder of operations that cannot be used; the message says which file and why."""
 
+    exit_code = 2
+
 
 @dataclass(frozen=True)
 class Implementation:

@@ -138,7 +138,7 @@ class Directions:
     backward: Direction | None = None
 
     def get(self, name: str) -> Direction | None:
-        return self.forward if name == "forward" else self.backward
+        return {"forward": self.forward, "backward": self.backward}.get(name)
 
 
 @dataclass(frozen=True)

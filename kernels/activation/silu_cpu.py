@@ -1,4 +1,8 @@
-"""SiLU on the host: one polynomial exponential per element hides behind the memory."""
+"""SiLU on the host: one polynomial exponential per element hides behind the memory.
+
+With e = exp(x), sigmoid is e / (1 + e) and one minus it 1 / (1 + e), so that neither cancels. x is
+bounded below where e is exactly 0, which gives silu(-inf) = -88 · 0 = -0.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,38 @@ from typing import Any
 from ..backends.cpu import inlined
 from ..backends.cpu import refuses as refuses
 from ..backends.cpu_loops import prepare_elementwise
-from ..backends.cpu_math import SIGMOID_ZERO, below, fma, sigmoid, splat, where
+from ..backends.cpu_math import EXP_LARGEST, EXP_ZERO, below, exp, fma, reciprocal, splat, where
 from ..spec import Prepared, Spec
 
 Lanes = Any
 
 
 @inlined
+def _bounded_below(x: Lanes) -> Lanes:
+    low = splat(EXP_ZERO)
+    return where(below(x, low), low, x)
+
+
+@inlined
+def _exp(x: Lanes) -> Lanes:
+    high = splat(EXP_LARGEST)
+    return exp(where(below(high, x), high, x))
+
+
+@inlined
 def _forward(x: Lanes) -> Lanes:
-    # -inf times a sigmoid of 0 would be NaN.
-    return where(below(x, splat(SIGMOID_ZERO)), splat(-0.0), x * sigmoid(x))
+    x = _bounded_below(x)
+    e = _exp(x)
+    return x * (e * reciprocal(e + splat(1.0)))
 
 
 @inlined
 def _backward(dy: Lanes, x: Lanes) -> Lanes:
-    s = sigmoid(x)
-    return dy * s * fma(x, splat(1.0) - s, splat(1.0))
+    e = _exp(_bounded_below(x))
+    rest = reciprocal(e + splat(1.0))
+    # The slope at infinity is inf · 0 in the formula as stated, and so it is here.
+    rest = where(below(splat(EXP_LARGEST), x), splat(0.0), rest)
+    return dy * (e * rest) * fma(x, rest, splat(1.0))
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:

@@ -60,6 +60,8 @@ def _prepare(stated: Any, direction: str, spec: Spec) -> Prepared:
     reason = refuses(stated, spec.operation.name, spec.variant, direction)
     if reason:
         raise CannotPrepare(reason)
+    import torch
+
     functions = stated.of(spec.operation.name).settled(spec)
     started = time.perf_counter()
     try:
@@ -73,6 +75,9 @@ def _prepare(stated: Any, direction: str, spec: Spec) -> Prepared:
         raise
     except Exception as error:  # whatever the compiler raises is why this form does not exist
         raise CannotPrepare(f"torch.compile: {_reason(error)}") from error
+    finally:
+        if spec.target.kind == "cuda":  # whoever measures needs the memory of the trial run
+            torch.cuda.empty_cache()
     return replace(prepared, compile_seconds=time.perf_counter() - started)
 
 

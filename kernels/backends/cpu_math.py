@@ -49,6 +49,16 @@ for _symbol, _instruction in (
     _binary(_symbol, _instruction)
 
 
+@type_callable(operator.neg)  # type: ignore[no-untyped-call,untyped-decorator]
+def _kind_of_negative(context: Any) -> Any:
+    return lambda value: FLOATS if value == FLOATS else None
+
+
+@lower_builtin(operator.neg, Lanes)  # type: ignore[untyped-decorator]
+def _lower_negative(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    return builder.fneg(arguments[0])
+
+
 @lane_function
 def splat(context: Any, value: Any) -> Any:
     """The same float32 in every lane."""
@@ -154,36 +164,50 @@ def _power_of_two(context: Any, shifted: Any) -> Any:
     return FLOATS(FLOATS), generate
 
 
+@lane_function
+def _rough_reciprocal(context: Any, x: Any) -> Any:
+    """1 / x within 13 % for normal x > 0: a subtraction from twice the exponent bias negates it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.bitcast(arguments[0], vector(I32))
+        return builder.bitcast(builder.sub(constant(I32, 0x7EF311C7), bits), vector(FLOAT))
+
+    return FLOATS(FLOATS), generate
+
+
+@inlined
+def reciprocal(x: Any) -> Any:
+    """1 / x for 2**-126 < x < 2**126, to about one unit in the last place; NaN stays NaN.
+
+    Two steps of r (1 + e + e²), e = 1 - x r, each of which cubes the error. A division would occupy
+    its unit for longer than the whole of this takes.
+    """
+    r, one, negative = _rough_reciprocal(x), splat(1.0), -x
+    e = fma(negative, r, one)
+    r = fma(r, fma(e, e, e), r)
+    e = fma(negative, r, one)
+    return fma(r, fma(e, e, e), r)
+
+
 _ROUND = 1.5 * 2.0**23
 _LOG2_E = 1.4426950408889634
-_LN2_HIGH = 0.693359375  # 9 bits, so that n times it is exact
-_LN2_LOW = -2.1219444005469057e-4
-# exp(r) = 1 + r + r² p(r) on |r| <= ln(2) / 2, p fitted to the relative error of exp: 3e-9.
-_P0, _P1, _P2 = 0.49999993432134077, 0.16666520398646414, 0.041668390780296764
-_P3, _P4 = 0.008368745145738625, 0.0013814540440925246
+_LN2 = 0.6931471805599453
+# exp(r) = 1 + r + r² p(r) on |r| <= ln(2) / 2, p fitted to the relative error of exp: 1e-7.
+_P0, _P1, _P2, _P3 = 0.4999923030745204, 0.16667115398377133, 0.04189033178113256, 0.00831250055565
+
+EXP_ZERO = -88.02
+"""exp is exactly 0 here (the power of two underflows), and nonsense further down."""
+EXP_LARGEST = 87.0
 
 
 @inlined
 def exp(x: Any) -> Any:
-    """e**x for -87 <= x <= 88, to about one unit in the last place; NaN stays NaN.
+    """e**x for EXP_ZERO <= x <= 88, NaN stays NaN.
 
-    Range reduction after Cody and Waite: x = n ln 2 + r with ln 2 in two pieces.
+    Within three units in the last place where |x| < 20, within six everywhere. Range reduction
+    after Cody and Waite with one constant: x = n ln 2 + r.
     """
     shifted = fma(x, splat(_LOG2_E), splat(_ROUND))
-    n = shifted - splat(_ROUND)
-    r = fma(n, splat(-_LN2_LOW), fma(n, splat(-_LN2_HIGH), x))
-    p = fma(fma(fma(fma(splat(_P4), r, splat(_P3)), r, splat(_P2)), r, splat(_P1)), r, splat(_P0))
+    r = fma(shifted - splat(_ROUND), splat(-_LN2), x)
+    p = fma(fma(fma(splat(_P3), r, splat(_P2)), r, splat(_P1)), r, splat(_P0))
     return fma(r * r, p, r + splat(1.0)) * _power_of_two(shifted)
-
-
-SIGMOID_ZERO = -87.0
-"""Below this sigmoid is 0 here; its exact value is under 1.7e-38."""
-
-
-@inlined
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)), to about two units in the last place; NaN stays NaN."""
-    low, high = splat(SIGMOID_ZERO), splat(87.0)
-    bounded = where(below(x, low), low, where(below(high, x), high, x))
-    s = splat(1.0) / (splat(1.0) + exp(splat(0.0) - bounded))
-    return where(below(x, low), splat(0.0), s)

@@ -86,12 +86,16 @@ def lanes_and_vectors(vectors: int, width_bytes: int) -> tuple[int, int] | None:
 
 
 def resident(threads: int, registers: int, shared_bytes: int, target: Target) -> int:
-    """Blocks on a multiprocessor at once, 1 to 16, given the registers a thread is to have."""
+    """Blocks on a multiprocessor at once, 1 to 16, that leave a thread at least `registers`.
+
+    Warps are dealt to four schedulers, each with a quarter of the registers, in steps of 8.
+    """
+    warps = target.registers_per_multiprocessor // 4 // _WARP // registers * 4
     return max(
         1,
         min(
             16,
-            target.registers_per_multiprocessor // (threads * registers),
+            warps * _WARP // threads,
             target.threads_per_multiprocessor // threads,
             target.shared_per_multiprocessor // (shared_bytes + _RESERVED),
         ),
@@ -109,7 +113,7 @@ def forward_plan(
         lanes, each = fit
         threads = max(lanes, _BLOCK) if lanes <= _WARP else lanes
         registers = 48 if each * width <= 32 else 64
-        registers += 16 * (residual + ragged)
+        registers += 24 * residual + 16 * ragged
         blocks = resident(threads, registers, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
     threads, each = _MOST_LANES, 64 // width

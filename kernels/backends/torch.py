@@ -153,7 +153,9 @@ def _autograd(functions: Eager, spec: Spec) -> Bind:
     function, leaves, differentiated, incoming = _graph(functions, directions, spec)
 
     def bind_graph(tensors: Tensors, stream: Any) -> Launch:
-        own = {name: tensors[name].detach() for name in leaves}
+        # `.data` leaves the version counter behind, which tensors carved from one block of memory
+        # share: any write to the block would count as one to what the graph has saved.
+        own = {name: tensors[name].data for name in leaves}
         inputs = [own[name].requires_grad_() for name in differentiated]
         with _on(stream), torch.enable_grad():
             outputs = _listed(function(*own.values()))
@@ -236,7 +238,5 @@ def _names(operands: Sequence[Tensor]) -> list[str]:
     return [operand.name for operand in operands]
 
 
-def _listed(result: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    import torch
-
-    return [result] if isinstance(result, torch.Tensor) else list(result)
+def _listed(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple | list) else [result]

@@ -238,19 +238,32 @@ struct RmsBackward {
     const int lane = threadIdx.x % Plan::kLanes;
     const int group = threadIdx.x / Plan::kLanes;
     const long long step = static_cast<long long>(gridDim.x) * Plan::kGroups;
+    constexpr bool kDhEarly = Plan::kVectors * Plan::kBytes <= 32;  // else no registers are left
     Values dy_v, dh_v, x_v, gamma;
+    // A row early: the compiler would sink the load to its use, behind the reduction.
+    const auto rstd_of = [&](long long n) {
+      return n < rows ? ::load<Reuse::kSoon, 1>(rstd + n)[0] : 0.0f;
+    };
+    float next_r = rstd_of(static_cast<long long>(blockIdx.x) * Plan::kGroups + group);
     for (long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups; first < rows;
          first += step) {
       const long long n = first + group;
       const Span row(n * columns, n < rows ? columns : 0, shift);
-      const float r = n < rows ? ::load<Reuse::kSoon, 1>(rstd + n)[0] : 0.0f;
+      const auto fetch_dh = [&] {
+#pragma unroll
+        for (int k = 0; k < Plan::kVectors; ++k) {
+          dh_v[k] = row.template load<Reuse::kNever>(dh, k * Plan::kLanes + lane);
+        }
+      };
+      const float r = next_r;
+      next_r = rstd_of(n + step);
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int v = k * Plan::kLanes + lane;
         dy_v[k] = row.template load<Reuse::kNever>(dy, v);
         x_v[k] = row.template load<Reuse::kNever>(x, v);
-        if constexpr (kResidual) dh_v[k] = row.template load<Reuse::kNever>(dh, v);
       }
+      if constexpr (kResidual && kDhEarly) fetch_dh();
       float sum = 0.0f;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
@@ -260,6 +273,7 @@ struct RmsBackward {
       }
       const float c = projection(row_sum(sum), r);
       sums.end_of_row();
+      if constexpr (kResidual && !kDhEarly) fetch_dh();
       hide(dy_v, runtime_zero(c * c));
       hide(x_v, runtime_zero(c * c));
 #pragma unroll

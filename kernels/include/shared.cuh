@@ -3,8 +3,9 @@
 #pragma once
 
 #ifdef MEMBOUND_EMULATOR
+// The lambda's type tells this declaration, in this instantiation, from every other.
 #define SHARED_ARRAY(type, name, length) \
-  auto& name = ::emulator::shared_array<type[length], __COUNTER__>()
+  auto& name = ::emulator::shared_array<type[length]>([] {})
 
 template <typename T>
 T* dynamic_shared() {

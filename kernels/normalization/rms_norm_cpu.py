@@ -117,19 +117,44 @@ def accumulate(
 ) -> float:
     """Add dy · xhat of one row to `partial`; return the sum over the row of dy · weight · x."""
     factor = splat(rstd)
-    whole = columns // PAIR * PAIR
-    s0 = s1 = zeros()
-    for j in range(0, whole, PAIR):
-        i, k = start + j, j + LANES
-        a, b = load(dy, i) * load(x, i), load(dy, i + LANES) * load(x, i + LANES)
-        s0, s1 = fma(a, load(weight, j), s0), fma(b, load(weight, k), s1)
-        store(partial, j, fma(a, factor, load(partial, j)), fma(b, factor, load(partial, k)))
-    for j in range(whole, columns, LANES):
+    s = zeros()
+    for j in range(0, columns, LANES):
         count = columns - j
         a = load_some(dy, start + j, count) * load_some(x, start + j, count)
-        s0 = fma(a, load_some(weight, j, count), s0)
+        s = fma(a, load_some(weight, j, count), s)
         store_some(partial, j, fma(a, factor, load_some(partial, j, count)), count)
-    return total(s0 + s1)
+    return total(s)
+
+
+@inlined
+def accumulate_4(
+    dy: Any, x: Any, weight: Any, saved: Any, partial: Any, row: int, columns: int
+) -> tuple[float, float, float, float]:
+    """`accumulate` for four rows at once: a quarter of the traffic to `weight` and `partial`."""
+    r0, r1 = splat(load_one(saved, row)), splat(load_one(saved, row + 1))
+    r2, r3 = splat(load_one(saved, row + 2)), splat(load_one(saved, row + 3))
+    s0 = s1 = s2 = s3 = zeros()
+    whole, start = columns // LANES * LANES, row * columns
+    for j in range(0, whole, LANES):
+        i, w = start + j, load(weight, j)
+        k, m, n = i + columns, i + 2 * columns, i + 3 * columns
+        a, b = load(dy, i) * load(x, i), load(dy, k) * load(x, k)
+        c, d = load(dy, m) * load(x, m), load(dy, n) * load(x, n)
+        s0, s1, s2, s3 = fma(a, w, s0), fma(b, w, s1), fma(c, w, s2), fma(d, w, s3)
+        added = fma(b, r1, fma(a, r0, load(partial, j)))
+        store_some(partial, j, fma(d, r3, fma(c, r2, added)), LANES)
+    if whole < columns:
+        count, w = columns - whole, load_some(weight, whole, columns - whole)
+        i = start + whole
+        k, m, n = i + columns, i + 2 * columns, i + 3 * columns
+        a = load_some(dy, i, count) * load_some(x, i, count)
+        b = load_some(dy, k, count) * load_some(x, k, count)
+        c = load_some(dy, m, count) * load_some(x, m, count)
+        d = load_some(dy, n, count) * load_some(x, n, count)
+        s0, s1, s2, s3 = fma(a, w, s0), fma(b, w, s1), fma(c, w, s2), fma(d, w, s3)
+        added = fma(b, r1, fma(a, r0, load_some(partial, whole, count)))
+        store_some(partial, whole, fma(d, r3, fma(c, r2, added)), count)
+    return total(s0), total(s1), total(s2), total(s3)
 
 
 @inlined
@@ -145,12 +170,13 @@ def _gradient_some(
 
 @inlined
 def gradient_row(
-    dy: Any, x: Any, weight: Any, dx: Any, start: int, columns: int, rstd: float, product: float
+    dy: Any, x: Any, weight: Any, saved: Any, dx: Any, row: int, columns: int, product: float
 ) -> None:
     """dx = (dy · weight - xhat · mean(dy · weight · xhat)) · rstd over one row.
 
     `product` is the row's sum of dy · weight · x, so the second term is x times one number.
     """
+    start, rstd = row * columns, load_one(saved, row)
     factor = splat(rstd)
     slope = splat(-product * rstd * rstd * rstd / columns)
     head = min(to_line(dx, start), columns)
@@ -175,11 +201,15 @@ def _backward(dtype: str, streaming: bool) -> Function:
         partial = at(target(arguments, 5, "float32", False), thread * columns)
         clear(partial, columns)
         first, last = share(rows, thread, threads)
-        for row in range(first, last):
-            start = row * columns
+        together = first + (last - first) // 4 * 4
+        for row in range(first, together, 4):
+            products = accumulate_4(dy, x, weight, saved, partial, row, columns)
+            for k in range(4):
+                gradient_row(dy, x, weight, saved, dx, row + k, columns, products[k])
+        for row in range(together, last):
             rstd = load_one(saved, row)
-            product = accumulate(dy, x, weight, partial, start, columns, rstd)
-            gradient_row(dy, x, weight, dx, start, columns, rstd, product)
+            product = accumulate(dy, x, weight, partial, row * columns, columns, rstd)
+            gradient_row(dy, x, weight, saved, dx, row, columns, product)
 
     return run
 

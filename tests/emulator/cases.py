@@ -21,6 +21,9 @@ _LONG_ROWS = (
     {"rows": 70, "columns": 40},  # many short rows: several share a block
 )
 _CHANNELS = 3
+SMALL_H100 = replace(reference_target("sm_90"), multiprocessors=4)
+"""Few enough blocks in a persistent grid that each of them walks several rows."""
+
 _SMALL = {"rows": 5, "images": 2}
 
 
@@ -49,7 +52,7 @@ class Case:
 
 
 def cases(
-    catalogue: Catalogue, target: Target | None = None, *, reduced: bool = True
+    catalogue: Catalogue, target: Target = SMALL_H100, *, reduced: bool = True
 ) -> Iterator[Case]:
     """Implementation × direction × dtype × shape; reduced to sizes that fibres finish quickly."""
     for operation in catalogue.operations.values():
@@ -65,7 +68,7 @@ def cases(
                         assert io is not None
                         spec = Spec(
                             *(operation, direction, dims, dtype, io),
-                            target or reference_target("sm_90"),
+                            target,
                             variant=implementation.variant,
                         )
                         yield Case(implementation, spec, kind)

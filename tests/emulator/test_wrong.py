@@ -30,7 +30,7 @@ FAILS = {
 SANITIZED = {
     "loads_past_the_end": "heap-buffer-overflow",
     "stores_past_the_end": "heap-buffer-overflow",
-    "stores_before_the_beginning": "heap-buffer-overflow",
+    "stores_before_the_beginning": "heap-buffer-overflow|use-after-poison",
     "writes_around_the_header": "heap-buffer-overflow",
     "loads_misaligned_vectors": "misaligned",
     "indexes_past_shared_memory": r"index \d+ out of bounds",

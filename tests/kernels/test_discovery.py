@@ -111,6 +111,7 @@ def fused(first: str = "doubled", operands: str = '{"x": "x", "y": "half"}') -> 
         (fused(operands='{"x": "x", "z": "half"}'), "step doubled: has no tensor z"),
         (fused(operands='{"x": "before", "y": "half"}'), "nothing before it makes its x"),
         (fused().replace('"y": "y"', '"y": "other"'), "no step writes y"),
+        (fused().replace('"y": "y"}', '"y": "y"}, "backward"'), "doubled: has no backward"),
         (fused().replace("columns, dtype", "width, dtype").replace("columns", "width"), "columns"),
     ],
 )

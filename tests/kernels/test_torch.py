@@ -104,6 +104,24 @@ def test_the_saved_tensors_of_the_statement_are_ignored(
             assert compare(tensor, case.run()[tensor.name], exact[tensor.name]).ok
 
 
+def test_buffers_may_be_carved_from_one_block_that_is_written_to(
+    catalogue: Catalogue, bind: Any
+) -> None:
+    form = catalogue.default("rms_norm", "torch")
+    case = bind(form, "backward", ROWS, float32)
+    block = torch.zeros(len(case.buffers) * 4096, dtype=torch.uint8)
+    carved = {}
+    for place, (name, value) in enumerate(case.buffers.items()):
+        raw = block[place * 4096 :][: value.nbytes]
+        carved[name] = raw.view(value.dtype).view(value.shape).copy_(value)
+    launch = case.prepared.bind(carved, None)
+    expected = case.run()
+    for _ in range(2):
+        block[-1:].fill_(1)
+        dx, dweight = launch()
+        assert torch.equal(dx, expected["dx"]) and torch.equal(dweight, expected["dweight"])
+
+
 def test_two_sets_of_buffers_are_bound_side_by_side(catalogue: Catalogue, bind: Any) -> None:
     form = catalogue.default("rms_norm", "torch")
     case = bind(form, "backward", ROWS, float32)
@@ -183,9 +201,6 @@ def test_what_backward_was_built_from_cannot_be_replaced_afterwards(
     launch = backward.bind(tensors, None)
     with pytest.raises(CannotPrepare, match="bound outside the clock: x"):
         launch(x=torch.zeros(3, 8))
-    tensors["x"].zero_()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        launch()
 
 
 def test_saved_runs_when_buffers_are_bound(
