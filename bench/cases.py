@@ -245,12 +245,15 @@ def check_names(catalogue: Catalogue, selection: Selection) -> None:
         names = [known.name for known in FLOATS]
         if dtype not in names:
             raise UnknownName(_unknown("dtype", dtype, names))
-    known = {
-        implementation.label
-        for operation in catalogue.operations.values()
-        for implementation in catalogue.implementations(operation)
-    } | set(BACKENDS)
     for name in selection.implementations:
+        backend, _, variant = name.partition(":")
+        known = set(BACKENDS)
+        if variant and backend in known:
+            known |= {
+                implementation.label
+                for operation in catalogue.operations.values()
+                for implementation in catalogue.implementations(operation, [backend])
+            }
         if name not in known:
             raise UnknownName(_unknown("implementation", name, known))
 
@@ -307,7 +310,7 @@ def _group(
 ) -> Group:
     runs: list[str] = []
     skips: dict[str, str] = {}
-    for implementation in catalogue.implementations(operation):
+    for implementation in catalogue.implementations(operation, _backends(selection, target)):
         if not _wanted(implementation, selection, preset, target):
             continue
         runs.append(implementation.label)
@@ -340,6 +343,14 @@ def wrong_device(backend: str, target: Target) -> str | None:
     return None
 
 
+def _backends(selection: Selection, target: Target) -> list[str]:
+    """Backends whose files are worth importing: those named, else those of this device."""
+    if selection.implementations:
+        named = {label.partition(":")[0] for label in selection.implementations}
+        return [backend for backend in BACKENDS if backend in named]
+    return [backend for backend in BACKENDS if wrong_device(backend, target) is None]
+
+
 def _wanted(
     implementation: Implementation, selection: Selection, preset: Preset, target: Target
 ) -> bool:
@@ -349,8 +360,6 @@ def _wanted(
         return label in selection.implementations or (
             backend in selection.implementations and default
         )
-    if wrong_device(implementation.backend, target):
-        return False
     chained = implementation.variant in implementation.operation.chains
     if implementation.variant and not chained and not preset.variants:
         return False
