@@ -1,0 +1,31 @@
+"""SiLU in Numba CUDA. x · sigmoid(x) as x / (1 + exp(-x)), with -0 at -inf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..backends.numba_device import ONE, device, divide, exp
+from ..backends.numba_elementwise import stream
+from ..spec import Prepared, Spec
+
+_LOWEST = np.float32(-np.inf)
+_MINUS_ZERO = np.float32(-0.0)
+
+
+@device
+def _forward(x: Any) -> Any:
+    if x == _LOWEST:  # -inf / inf
+        return _MINUS_ZERO
+    return x * divide(ONE, ONE + exp(-x))
+
+
+@device
+def _backward(dy: Any, x: Any) -> Any:
+    s = divide(ONE, ONE + exp(-x))
+    return dy * s * (ONE + x * (ONE - s))
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    return stream(spec, _forward if direction == "forward" else _backward)

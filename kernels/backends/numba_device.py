@@ -1,0 +1,456 @@
+"""What Numba kernels are made of: 16-byte accesses, conversions, sums over a row.
+
+1. Accesses are inline PTX, since Numba itself emits one generic access per element: four 32-bit
+   words at a time, loads past L1 where data is used once, stores streaming.
+2. 16-bit floats come as pairs in a word and are converted two at a time.
+3. Every constant is float32; one float64 literal would pull the arithmetic into float64.
+
+Numba's simulator knows neither inline PTX nor shuffles: there each piece is a scalar twin in
+Python, chosen here, and what it shows is index logic alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32, types
+from numba.core import config
+
+from ..dtypes import DType
+from ..dtypes import float32 as float32_dtype
+
+SIMULATED = bool(config.ENABLE_CUDASIM)
+WARP = 4 if SIMULATED else 32  # a simulated thread costs a real one
+ZERO, ONE = np.float32(0), np.float32(1)
+_MASK = 0xFFFFFFFF
+
+device = cuda.jit(device=True) if SIMULATED else cuda.jit(device=True, forceinline=True)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Accesses to arrays of one dtype, at element indices.
+
+    width: elements of a vector; load and store move one, to and from `values[at:at + width]`.
+    """
+
+    width: int
+    load: Any  # (array, index, values, at), used once
+    load_kept: Any  # the same, of what other blocks read too
+    store: Any  # (array, index, values, at)
+    round: Any  # (values, at): a vector as it would be read back
+    load_one: Any  # (array, index) -> float32, used once
+    kept_one: Any  # the same, of what neighbours read too
+    store_one: Any  # (array, index, float32)
+
+
+def memory(dtype: DType, sm: int, *, vector: bool, streaming: bool) -> Memory:
+    """Accesses for `dtype`; `vector` False where rows do not keep to 16-byte boundaries."""
+    if SIMULATED:
+        return _simulated(dtype, 128 // dtype.bits if vector else 1)
+    hint = ".cs" if streaming else ""
+    scalar = _scalar(dtype, sm, hint)
+    if not vector:
+        return scalar
+    once, kept = (
+        _vector_load(dtype, _load_words(f"ld.global.nc{how}.v4.u32"))
+        for how in (".L1::no_allocate", "")
+    )
+    store = _vector_store(dtype, sm, _store_words(f"st.global{hint}.v4.u32"))
+    width = 128 // dtype.bits
+    rounding = _vector_round(dtype, sm)
+    return Memory(
+        width, once, kept, store, rounding, scalar.load_one, scalar.kept_one, scalar.store_one
+    )
+
+
+def row_sum(lanes: int, threads: int) -> Any:
+    """float32 -> its sum over the `lanes` threads of a row, on every one of them.
+
+    lanes is a warp, several rows to a block, or `threads`. Every thread of the block must call it.
+    """
+    if SIMULATED:
+        return _simulated_row_sum(lanes, threads)
+
+    @device
+    def warp_sum(value: Any) -> Any:
+        for step in (16, 8, 4, 2, 1):
+            value += cuda.shfl_xor_sync(_MASK, value, step)
+        return value
+
+    if lanes == WARP:
+        return warp_sum
+    warps = threads // WARP
+
+    @device
+    def block_sum(value: Any) -> Any:
+        parts = cuda.shared.array(warps, float32)
+        value = warp_sum(value)
+        cuda.syncthreads()  # readers of an earlier sum are done
+        if cuda.threadIdx.x % 32 == 0:
+            parts[cuda.threadIdx.x // 32] = value
+        cuda.syncthreads()
+        total = ZERO
+        for warp in range(warps):
+            total += parts[warp]
+        return total
+
+    return block_sum
+
+
+if SIMULATED:
+
+    @device
+    def exp(x: Any) -> Any:
+        return np.float32(math.exp(x)) if x < 88 else np.float32(np.inf)
+
+    @device
+    def rsqrt(x: Any) -> Any:
+        return np.float32(1 / math.sqrt(x))
+
+    @device
+    def divide(x: Any, y: Any) -> Any:
+        return np.float32(x) / np.float32(y)
+
+else:
+    from numba.cuda import libdevice
+
+    @device
+    def exp(x: Any) -> Any:
+        return libdevice.fast_expf(x)
+
+    @device
+    def rsqrt(x: Any) -> Any:
+        return libdevice.rsqrtf(x)
+
+    @device
+    def divide(x: Any, y: Any) -> Any:
+        return libdevice.fast_fdividef(x, y)
+
+
+def _intrinsic(build: Callable[..., Any]) -> Any:
+    from numba.cuda.extending import intrinsic
+
+    return intrinsic(build)
+
+
+def _assembly(result: Any, text: str, constraints: str, *, effect: bool = False) -> Any:
+    """An intrinsic of any arguments that is `text`; arrays count as (array, index): an address."""
+
+    def build(context: Any, *given: Any) -> Any:
+        from llvmlite import ir
+
+        arrays = isinstance(given[0], types.Array)
+
+        def emit(target: Any, builder: Any, signature: Any, values: Any) -> Any:
+            values = list(values)
+            if arrays:
+                array = target.make_array(signature.args[0])(target, builder, value=values[0])
+                values[:2] = [builder.gep(array.data, [values[1]])]
+            returned = target.get_value_type(signature.return_type)
+            if isinstance(signature.return_type, types.BaseTuple):
+                returned = ir.LiteralStructType(list(returned.elements))
+            elif signature.return_type == types.void:
+                returned = ir.VoidType()
+            kind = ir.FunctionType(returned, [value.type for value in values])
+            call = builder.call(ir.InlineAsm(kind, text, constraints, effect), values)
+            if not isinstance(signature.return_type, types.BaseTuple):
+                return call
+            parts = [builder.extract_value(call, k) for k in range(len(signature.return_type))]
+            return target.make_tuple(builder, signature.return_type, parts)
+
+        return result(*given), emit
+
+    return build
+
+
+def _load_words(instruction: str) -> Any:
+    text = f"{instruction} {{$0, $1, $2, $3}}, [$4];"
+    four = types.UniTuple(types.uint32, 4)
+    build = _assembly(four, text, "=r,=r,=r,=r,l", effect=True)
+
+    @_intrinsic
+    def load(typingctx: Any, array: Any, index: Any) -> Any:
+        return build(typingctx, array, index)
+
+    return load
+
+
+def _store_words(instruction: str) -> Any:
+    build = _assembly(
+        types.void, f"{instruction} [$0], {{$1, $2, $3, $4}};", "l,r,r,r,r", effect=True
+    )
+
+    @_intrinsic
+    def store(typingctx: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        return build(typingctx, array, index, a, b, c, d)
+
+    return store
+
+
+def _load_element(kind: Any, instruction: str, constraint: str) -> Any:
+    build = _assembly(kind, f"{instruction} $0, [$1];", f"={constraint},l", effect=True)
+
+    @_intrinsic
+    def load(typingctx: Any, array: Any, index: Any) -> Any:
+        return build(typingctx, array, index)
+
+    return load
+
+
+def _store_element(instruction: str, constraint: str) -> Any:
+    build = _assembly(types.void, f"{instruction} [$0], $1;", f"l,{constraint}", effect=True)
+
+    @_intrinsic
+    def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
+        return build(typingctx, array, index, value)
+
+    return store
+
+
+def _unary(kind: Any, text: str, constraints: str) -> Any:
+    build = _assembly(kind, text, constraints)
+
+    @_intrinsic
+    def convert(typingctx: Any, value: Any) -> Any:
+        return build(typingctx, value)
+
+    return convert
+
+
+def _binary(kind: Any, text: str, constraints: str) -> Any:
+    build = _assembly(kind, text, constraints)
+
+    @_intrinsic
+    def convert(typingctx: Any, a: Any, b: Any) -> Any:
+        return build(typingctx, a, b)
+
+    return convert
+
+
+def _unpack(dtype: DType) -> Any:
+    """uint32 -> the two floats in it, lower half first."""
+    if dtype.name == "float16":
+        text = "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $2; cvt.f32.f16 $0, lo; cvt.f32.f16 $1, hi; }"
+        return _unary(types.UniTuple(types.float32, 2), text, "=f,=f,r")
+    text = "{ .reg .b32 lo; shl.b32 lo, $2, 16; and.b32 $1, $2, 0xffff0000; mov.b32 $0, lo; }"
+    return _unary(types.UniTuple(types.float32, 2), text, "=&f,=&f,r")
+
+
+def _pack(dtype: DType, sm: int) -> Any:
+    """Two floats -> uint32, the first in the lower half, rounded to nearest even."""
+    if sm >= 80:
+        kind = "f16x2" if dtype.name == "float16" else "bf16x2"
+        return _binary(types.uint32, f"cvt.rn.{kind}.f32 $0, $2, $1;", "=r,f,f")
+    if dtype.name == "float16":
+        text = (
+            "{ .reg .b16 lo, hi; cvt.rn.f16.f32 lo, $1; cvt.rn.f16.f32 hi, $2; "
+            "mov.b32 $0, {lo, hi}; }"
+        )
+        return _binary(types.uint32, text, "=r,f,f")
+    round_one = _round_bfloat16()
+
+    @device
+    def pack(a: Any, b: Any) -> Any:
+        return types.uint32((round_one(a) >> 16) | (round_one(b) & 0xFFFF0000))
+
+    return pack
+
+
+def _round_bfloat16() -> Any:
+    """float32 -> uint32 whose upper half is the bfloat16 nearest to it: before sm_80."""
+    bits = _unary(types.uint32, "mov.b32 $0, $1;", "=r,f")
+
+    @device
+    def round_one(value: Any) -> Any:
+        word = bits(value)
+        if value != value:
+            return types.uint32(word | 0x00400000)
+        return types.uint32(word + 0x7FFF + ((word >> 16) & 1))
+
+    return round_one
+
+
+def _vector_load(dtype: DType, words: Any) -> Any:
+    if dtype == float32_dtype:
+        as_float = _unary(types.float32, "mov.b32 $0, $1;", "=f,r")
+
+        @device
+        def load(array: Any, index: Any, values: Any, at: Any) -> None:
+            a, b, c, d = words(array, index)
+            values[at] = as_float(a)
+            values[at + 1] = as_float(b)
+            values[at + 2] = as_float(c)
+            values[at + 3] = as_float(d)
+
+        return load
+    unpack = _unpack(dtype)
+
+    @device
+    def load_pairs(array: Any, index: Any, values: Any, at: Any) -> None:
+        a, b, c, d = words(array, index)
+        values[at], values[at + 1] = unpack(a)
+        values[at + 2], values[at + 3] = unpack(b)
+        values[at + 4], values[at + 5] = unpack(c)
+        values[at + 6], values[at + 7] = unpack(d)
+
+    return load_pairs
+
+
+def _vector_store(dtype: DType, sm: int, words: Any) -> Any:
+    if dtype == float32_dtype:
+        as_word = _unary(types.uint32, "mov.b32 $0, $1;", "=r,f")
+
+        @device
+        def store(array: Any, index: Any, v: Any, at: Any) -> None:
+            a, b = as_word(v[at]), as_word(v[at + 1])
+            words(array, index, a, b, as_word(v[at + 2]), as_word(v[at + 3]))
+
+        return store
+    pack = _pack(dtype, sm)
+
+    @device
+    def store_pairs(array: Any, index: Any, v: Any, at: Any) -> None:
+        a, b = pack(v[at], v[at + 1]), pack(v[at + 2], v[at + 3])
+        words(array, index, a, b, pack(v[at + 4], v[at + 5]), pack(v[at + 6], v[at + 7]))
+
+    return store_pairs
+
+
+def _vector_round(dtype: DType, sm: int) -> Any:
+    if dtype == float32_dtype:
+
+        @device
+        def keep(v: Any, at: Any) -> None:
+            pass
+
+        return keep
+    pack, unpack = _pack(dtype, sm), _unpack(dtype)
+
+    @device
+    def rounded(v: Any, at: Any) -> None:
+        v[at], v[at + 1] = unpack(pack(v[at], v[at + 1]))
+        v[at + 2], v[at + 3] = unpack(pack(v[at + 2], v[at + 3]))
+        v[at + 4], v[at + 5] = unpack(pack(v[at + 4], v[at + 5]))
+        v[at + 6], v[at + 7] = unpack(pack(v[at + 6], v[at + 7]))
+
+    return rounded
+
+
+def _scalar(dtype: DType, sm: int, hint: str) -> Memory:
+    """One element at a time."""
+    if dtype == float32_dtype:
+        load_one = _load_element(types.float32, "ld.global.nc.L1::no_allocate.f32", "f")
+        kept_one = _load_element(types.float32, "ld.global.nc.f32", "f")
+        store_one = _store_element(f"st.global{hint}.f32", "f")
+    else:
+        load_one = _half_load(dtype, "ld.global.nc.L1::no_allocate.u16")
+        kept_one = _half_load(dtype, "ld.global.nc.u16")
+        store_one = _half_store(dtype, sm, f"st.global{hint}.u16")
+
+    @device
+    def load(array: Any, index: Any, values: Any, at: Any) -> None:
+        values[at] = load_one(array, index)
+
+    @device
+    def load_kept(array: Any, index: Any, values: Any, at: Any) -> None:
+        values[at] = kept_one(array, index)
+
+    @device
+    def store(array: Any, index: Any, values: Any, at: Any) -> None:
+        store_one(array, index, values[at])
+
+    return Memory(
+        1, load, load_kept, store, _scalar_round(dtype, sm), load_one, kept_one, store_one
+    )
+
+
+def _scalar_round(dtype: DType, sm: int) -> Any:
+    if dtype == float32_dtype:
+        return _vector_round(dtype, sm)
+    pack, unpack = _pack(dtype, sm), _unpack(dtype)
+
+    @device
+    def rounded(v: Any, at: Any) -> None:
+        v[at] = unpack(pack(v[at], ZERO))[0]
+
+    return rounded
+
+
+def _half_load(dtype: DType, instruction: str) -> Any:
+    raw = _load_element(types.uint16, instruction, "h")
+    unpack = _unpack(dtype)
+
+    @device
+    def load_one(array: Any, index: Any) -> Any:
+        return unpack(types.uint32(raw(array, index)))[0]
+
+    return load_one
+
+
+def _half_store(dtype: DType, sm: int, instruction: str) -> Any:
+    raw = _store_element(instruction, "h")
+    pack = _pack(dtype, sm)
+
+    @device
+    def store_one(array: Any, index: Any, value: Any) -> None:
+        raw(array, index, types.uint16(pack(value, ZERO) & 0xFFFF))
+
+    return store_one
+
+
+def _simulated(dtype: DType, width: int) -> Memory:
+    """The same accesses in Python, on numpy arrays of what the kernel sees."""
+
+    def load_one(array: Any, index: Any) -> Any:
+        raw = array[index]
+        if dtype.name == "float16":
+            return np.float32(np.uint16(raw).view(np.float16))
+        if dtype.name == "bfloat16":
+            return (np.uint32(raw) << np.uint32(16)).view(np.float32)
+        return np.float32(raw)
+
+    def store_one(array: Any, index: Any, value: Any) -> None:
+        value = np.float32(value)
+        if dtype.name == "float16":
+            array[index] = np.float16(value).view(np.uint16)
+        elif dtype.name == "bfloat16":
+            word = int(value.view(np.uint32))
+            array[index] = (word + 0x7FFF + ((word >> 16) & 1)) >> 16 & 0xFFFF
+        else:
+            array[index] = value
+
+    def load(array: Any, index: Any, values: Any, at: Any) -> None:
+        assert index % width == 0, "a vector that is not aligned"
+        for k in range(width):
+            values[at + k] = load_one(array, index + k)
+
+    def store(array: Any, index: Any, values: Any, at: Any) -> None:
+        assert index % width == 0, "a vector that is not aligned"
+        for k in range(width):
+            store_one(array, index + k, values[at + k])
+
+    def rounded(values: Any, at: Any) -> None:
+        stored = np.zeros(1, np.float32 if dtype == float32_dtype else np.uint16)
+        for k in range(at, at + width):
+            store_one(stored, 0, values[k])
+            values[k] = load_one(stored, 0)
+
+    return Memory(width, load, load, store, rounded, load_one, load_one, store_one)
+
+
+def _simulated_row_sum(lanes: int, threads: int) -> Any:
+    @device
+    def total(value: Any) -> Any:
+        parts = cuda.shared.array(threads, float32)
+        cuda.syncthreads()
+        parts[cuda.threadIdx.x] = value
+        cuda.syncthreads()
+        first = cuda.threadIdx.x // lanes * lanes
+        return np.float32(sum(parts[first + k] for k in range(lanes)))
+
+    return total
