@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,17 +24,19 @@ _SHORT = {
     "forward": "fwd",
     "backward": "bwd",
 }
+BOLD, RED, GREEN, YELLOW = "1", "31", "32", "33"
 _STYLES = {
-    "memory-bound": "green",
-    "faster": "green",
-    "same": "green",
-    "below-ceiling": "yellow",
-    "slower": "red",
-    "wrong": "bold red",
-    "failed": "red",
-    "timeout": "red",
-    "missing": "red",
+    "memory-bound": GREEN,
+    "faster": GREEN,
+    "same": GREEN,
+    "below-ceiling": YELLOW,
+    "slower": RED,
+    "wrong": RED,
+    "failed": RED,
+    "timeout": RED,
+    "missing": RED,
 }
+"""ANSI colours of verdicts on a terminal."""
 
 
 @dataclass(frozen=True)
@@ -50,33 +52,49 @@ class Table:
 
 def as_text(table: Table, width: int = WIDTH, color: bool = False) -> str:
     """Aligned text; cells too long for `width` wrap. Nothing in a cell is interpreted."""
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    grid = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for name in table.columns:
-        right = name in table.right
-        grid.add_column(
-            Text(name), justify="right" if right else "left", no_wrap=right, overflow="fold"
-        )
-    for row in table.rows:
-        grid.add_row(*(Text(printable(cell), style=_STYLES.get(cell, "")) for cell in row))
-    output = io.StringIO()
-    console = Console(
-        file=output,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        legacy_windows=False,
-    )
-    if table.title:
-        console.print(Text(printable(table.title), style="bold"), soft_wrap=True)
+    lines = [_styled(printable(table.title), BOLD, color)] if table.title else []
     if table.rows:
-        console.print(grid)
-    for note in table.notes:
-        console.print(Text(printable(note)), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in output.getvalue().splitlines()) + "\n"
+        rows = [[printable(cell) for cell in row] for row in (table.columns, *table.rows)]
+        widths = _widths(rows, [name in table.right for name in table.columns], width)
+        for number, row in enumerate(rows):
+            lines += _wrapped(row, widths, table, BOLD if number == 0 else None, color)
+    lines += [printable(note) for note in table.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _widths(rows: Sequence[Sequence[str]], numeric: Sequence[bool], width: int) -> list[int]:
+    """Widths of columns that fit together: the widest column of words gives way first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    least = max(map(len, rows[0]))
+    while sum(widths) + len(widths) - 1 > width:
+        words = [i for i, wide in enumerate(widths) if not numeric[i] and wide > least]
+        if not words:
+            break
+        widths[max(words, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _wrapped(
+    row: Sequence[str], widths: Sequence[int], table: Table, style: str | None, color: bool
+) -> list[str]:
+    """One row as as many lines as its longest cell needs; numbers to the right."""
+    cells = [
+        [cell] if len(cell) <= wide else textwrap.wrap(cell, wide)
+        for cell, wide in zip(row, widths, strict=True)
+    ]
+    lines = []
+    for number in range(max(map(len, cells))):
+        parts = []
+        for name, whole, pieces, wide in zip(table.columns, row, cells, widths, strict=True):
+            piece = pieces[number] if number < len(pieces) else ""
+            placed = piece.rjust(wide) if name in table.right else piece.ljust(wide)
+            parts.append(_styled(placed, style or _STYLES.get(whole), color))
+        lines.append(" ".join(parts).rstrip())
+    return lines
+
+
+def _styled(text: str, style: str | None, color: bool) -> str:
+    return f"\x1b[{style}m{text}\x1b[0m" if color and style else text
 
 
 def as_markdown(table: Table) -> str:

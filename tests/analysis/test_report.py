@@ -275,3 +275,16 @@ def test_a_ceiling_that_layers_exceed_is_in_doubt(tmp_path: Path) -> None:
     assert "± needs three processes" in text
     (row,) = (line for line in text.splitlines() if line.startswith("silu"))
     assert row.split()[-2:] == ["≥100", "memory-bound"]
+
+
+def test_colour_is_on_verdicts_alone_and_only_when_asked() -> None:
+    table = Table("T", ["case", "verdict"], [["slower \x1b[31m", "slower"]])
+    assert as_text(table) == "T\ncase        verdict\nslower [31m slower\n"
+    lines = as_text(table, color=True).splitlines()
+    assert lines[2] == "slower [31m \x1b[31mslower \x1b[0m"
+
+
+def test_no_table_is_too_narrow_to_print() -> None:
+    table = Table("", ["a", "b"], [["x" * 300, "y" * 300], ["", " "]])
+    assert max(map(len, as_text(table, width=40).splitlines())) <= 40
+    assert as_text(table, width=1)
