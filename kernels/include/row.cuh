@@ -63,10 +63,9 @@ struct Row {
     const T* p = base + start + column(vector);
     if (whole(vector)) return Values::of(::load<kReuse, kWidth>(p));
     if constexpr (kRagged) {
-      Vector<T, kWidth> values;
+      Vector<T, kWidth> values = Values::zeros().vector();
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        values[i] = from_float<T>(0.0f);
         if (has(column(vector) + i)) values[i] = ::load<kReuse, 1>(p + i)[0];
       }
       return Values::of(values);
