@@ -91,7 +91,10 @@ def outputs_of(
 def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return torch.equal(_words(one), _words(other))
+    words, others = _words(one), _words(other)
+    if words.dtype != others.dtype:  # the two do not begin alike
+        words, others = words.view(torch.uint8), others.view(torch.uint8)
+    return torch.equal(words, others)
 
 
 def _run(
