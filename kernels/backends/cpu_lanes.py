@@ -157,7 +157,7 @@ def prefetch(context: Any, address: Any, index: Any) -> Any:
     """Ask for the line that holds element `index`; harmless outside the array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element(builder, address, arguments[0], arguments[1], I8)
+        pointer = element_pointer(builder, address, arguments[0], arguments[1], I8)
         settings = [ir.Constant(I32, value) for value in (0, 3, 1)]  # read, keep, data
         call(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *settings])
         return context.get_dummy_value()
@@ -165,7 +165,7 @@ def prefetch(context: Any, address: Any, index: Any) -> Any:
     return types.void(address, types.int64), generate
 
 
-def _element(
+def element_pointer(
     builder: ir.IRBuilder, address: Address, base: ir.Value, index: ir.Value, kind: ir.Type
 ) -> ir.Value:
     where = builder.add(base, builder.mul(index, ir.Constant(I64, address.bytes)))
@@ -175,7 +175,13 @@ def _element(
 # Loads and stores
 
 
-def _widen(builder: ir.IRBuilder, element: str, stored: ir.Value) -> ir.Value:
+def stored_kind(address: Address) -> ir.VectorType:
+    """16 elements as they lie in memory."""
+    return vector(_STORED[address.element])
+
+
+def widened(builder: ir.IRBuilder, address: Address, stored: ir.Value) -> ir.Value:
+    element = address.element
     if element == "float16":
         return builder.fpext(stored, vector(FLOAT))
     if element == "bfloat16":
@@ -186,7 +192,8 @@ def _widen(builder: ir.IRBuilder, element: str, stored: ir.Value) -> ir.Value:
     return stored
 
 
-def _narrow(builder: ir.IRBuilder, element: str, value: ir.Value) -> ir.Value:
+def narrowed(builder: ir.IRBuilder, address: Address, value: ir.Value) -> ir.Value:
+    element = address.element
     if element == "float16":
         return builder.fptrunc(value, vector(ir.HalfType()))
     if element == "bfloat16":
@@ -217,21 +224,21 @@ def _first(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
     return builder.icmp_signed("<", numbers, narrow)
 
 
-def _loaded(address: Address) -> Lanes:
+def loaded(address: Address) -> Lanes:
     return {"uint8": INTS, "bits16": HALVES}.get(address.element, FLOATS)
 
 
 @lane_function
 def load(context: Any, address: Any, index: Any) -> Any:
     """16 elements from `index` on, at any alignment."""
-    kind = vector(_STORED[address.element])
+    kind = stored_kind(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element(builder, address, arguments[0], arguments[1], kind)
+        pointer = element_pointer(builder, address, arguments[0], arguments[1], kind)
         stored = builder.load(pointer, align=address.bytes)
-        return _widen(builder, address.element, stored)
+        return widened(builder, address, stored)
 
-    return _loaded(address)(address, types.int64), generate
+    return loaded(address)(address, types.int64), generate
 
 
 @lane_function
@@ -242,13 +249,13 @@ def store(context: Any, address: Any, index: Any, low: Any, high: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         base, index, *values = arguments
-        halves = [_narrow(builder, address.element, value) for value in values]
+        halves = [narrowed(builder, address, value) for value in values]
         if lanes == PAIR:  # one whole line: LLVM drops the hint from a store that also truncates
             order = ir.Constant(vector(I32, PAIR), list(range(PAIR)))
             halves = [builder.shuffle_vector(*halves, order)]
         for number, value in enumerate(halves):
             offset = builder.add(index, ir.Constant(I64, number * lanes))
-            pointer = _element(builder, address, base, offset, kind)
+            pointer = element_pointer(builder, address, base, offset, kind)
             _store(builder, address, value, pointer)
         return context.get_dummy_value()
 
@@ -267,16 +274,26 @@ def _store(builder: ir.IRBuilder, address: Address, value: ir.Value, pointer: ir
 @lane_function
 def load_some(context: Any, address: Any, index: Any, count: Any) -> Any:
     """The first `count` of 16 elements from `index` on, nothing else touched; 0 beyond."""
-    kind = vector(_STORED[address.element])
+    kind = stored_kind(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element(builder, address, arguments[0], arguments[1], kind)
+        pointer = element_pointer(builder, address, arguments[0], arguments[1], kind)
         mask = _first(builder, arguments[2])
         zero = ir.Constant(kind, None)
-        stored = _masked_load(builder, address, pointer, mask, zero, kind)
-        return _widen(builder, address.element, stored)
+        stored = masked_load(builder, address, pointer, mask, zero)
+        return widened(builder, address, stored)
 
-    return _loaded(address)(address, types.int64, types.int64), generate
+    return loaded(address)(address, types.int64, types.int64), generate
+
+
+@lane_function
+def as_stored(context: Any, address: Any, value: Any) -> Any:
+    """`value` as it will be read back after being stored there."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return widened(builder, address, narrowed(builder, address, arguments[1]))
+
+    return value(address, value), generate
 
 
 @lane_function
@@ -284,25 +301,25 @@ def load_one(context: Any, address: Any, index: Any) -> Any:
     """Element `index` of a float32 array, as a number."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_element(builder, address, arguments[0], arguments[1], FLOAT))
+        return builder.load(element_pointer(builder, address, arguments[0], arguments[1], FLOAT))
 
     return types.float32(address, types.int64), generate
 
 
-def _masked_load(
+def masked_load(
     builder: ir.IRBuilder,
     address: Address,
     pointer: ir.Value,
     mask: ir.Value,
     otherwise: ir.Value,
-    kind: ir.Type,
 ) -> ir.Value:
+    kind = otherwise.type
     align = ir.Constant(I32, address.bytes)
-    name = f"llvm.masked.load.{_overload(kind)}.p0"
+    name = f"llvm.masked.load.{overload(kind)}.p0"
     return call(builder, name, kind, [pointer, align, mask, otherwise])
 
 
-def _overload(kind: ir.VectorType) -> str:
+def overload(kind: ir.VectorType) -> str:
     names = {"float": "f32", "half": "f16"}
     return f"v{LANES}{names.get(str(kind.element), str(kind.element))}"
 
@@ -310,14 +327,14 @@ def _overload(kind: ir.VectorType) -> str:
 @lane_function
 def store_some(context: Any, address: Any, index: Any, value: Any, count: Any) -> Any:
     """The first `count` of 16 elements at `index`, at any alignment, through the cache."""
-    kind = vector(_STORED[address.element])
+    kind = stored_kind(address)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _element(builder, address, arguments[0], arguments[1], kind)
-        stored = _narrow(builder, address.element, arguments[2])
+        pointer = element_pointer(builder, address, arguments[0], arguments[1], kind)
+        stored = narrowed(builder, address, arguments[2])
         align = ir.Constant(I32, address.bytes)
         mask = _first(builder, arguments[3])
-        name = f"llvm.masked.store.{_overload(kind)}.p0"
+        name = f"llvm.masked.store.{overload(kind)}.p0"
         call(builder, name, ir.VoidType(), [stored, pointer, align, mask])
         return context.get_dummy_value()
 

@@ -8,7 +8,25 @@ from typing import Any
 
 from ..spec import Launch, Prepared, Spec, Tensors
 from .cpu import Function, compiled, inlined, launcher
-from .cpu_lanes import LANES, PAIR, load, load_some, source, store, store_some, target, to_line
+from .cpu_lanes import (
+    LANES,
+    PAIR,
+    load,
+    load_some,
+    prefetch,
+    source,
+    store,
+    store_some,
+    target,
+    to_line,
+)
+
+AHEAD = 768
+"""Elements between what is worked on and what is asked for: about a memory's latency at its speed.
+
+Without it arithmetic and memory take turns: a core looks ahead some 500 instructions, which is no
+more than a dozen lines.
+"""
 
 
 def specialised(function: Function, **bound: Function) -> Function:
@@ -69,7 +87,7 @@ def edge(*operands: Any) -> None:
     raise NotImplementedError
 
 
-def _elementwise(dtype: str, streaming: bool) -> Function:
+def _elementwise(reads: int, dtype: str, streaming: bool) -> Function:
     """(a, b, c, y, elements, threads); unused sources repeat another address and are not read."""
 
     def run(arguments: Any, thread: int) -> None:
@@ -85,8 +103,17 @@ def _elementwise(dtype: str, streaming: bool) -> Function:
             edge(y, a, b, c, 0, head)
         for unit in range(first, last):
             i = head + unit * PAIR
-            low = element(load(a, i), load(b, i), load(c, i))
             j = i + LANES
+            if reads > 0:
+                prefetch(a, i + AHEAD)
+                prefetch(a, j + AHEAD)
+            if reads > 1:
+                prefetch(b, i + AHEAD)
+                prefetch(b, j + AHEAD)
+            if reads > 2:
+                prefetch(c, i + AHEAD)
+                prefetch(c, j + AHEAD)
+            low = element(load(a, i), load(b, i), load(c, i))
             store(y, i, low, element(load(a, j), load(b, j), load(c, j)))
         if thread == threads - 1:
             done = head + units * PAIR
@@ -103,7 +130,7 @@ def prepare_elementwise(spec: Spec, function: Function, dtype: str) -> Prepared:
     lifts = (_of_0, _of_1, _of_2, _of_3)
     lifted = inlined(specialised(lifts[len(spec.io.reads)], element=function))
     loop = specialised(
-        _elementwise(dtype, spec.streaming),
+        _elementwise(len(spec.io.reads), dtype, spec.streaming),
         element=lifted,
         edge=inlined(specialised(_edge, element=lifted)),
     )

@@ -26,27 +26,26 @@ from .cpu_lanes import (
 )
 
 
-def _binary(symbol: Any, instruction: str) -> None:
+def _binary(symbol: Any, instructions: dict[Lanes, str]) -> None:
+    kinds = tuple(instructions)
+
     @type_callable(symbol)  # type: ignore[no-untyped-call,untyped-decorator]
     def kind(context: Any) -> Any:
         def typer(left: Any, right: Any) -> Any:
-            return FLOATS if left == FLOATS and right == FLOATS else None
+            return left if left == right and left in kinds else None
 
         return typer
 
     @lower_builtin(symbol, Lanes, Lanes)  # type: ignore[untyped-decorator]
     def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return getattr(builder, instruction)(*arguments)
+        return getattr(builder, instructions[signature.return_type])(*arguments)
 
 
-for _symbol, _instruction in (
-    (operator.add, "fadd"),
-    (operator.iadd, "fadd"),
-    (operator.sub, "fsub"),
-    (operator.mul, "fmul"),
-    (operator.truediv, "fdiv"),
-):
-    _binary(_symbol, _instruction)
+_binary(operator.add, {FLOATS: "fadd", INTS: "add"})
+_binary(operator.iadd, {FLOATS: "fadd", INTS: "add"})
+_binary(operator.sub, {FLOATS: "fsub"})
+_binary(operator.mul, {FLOATS: "fmul"})
+_binary(operator.truediv, {FLOATS: "fdiv"})
 
 
 @type_callable(operator.neg)  # type: ignore[no-untyped-call,untyped-decorator]
@@ -110,6 +109,8 @@ def zeros(context: Any) -> Any:
 
 
 def _comparison(name: str, generate: Any) -> Any:
+    """Two vectors alike to a mask."""
+
     def typing(context: Any, left: Any, right: Any) -> Any:
         def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return generate(builder, *arguments)

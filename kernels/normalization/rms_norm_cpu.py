@@ -21,6 +21,7 @@ from ..backends.cpu_lanes import (
     load,
     load_one,
     load_some,
+    prefetch,
     source,
     store,
     store_some,
@@ -74,6 +75,8 @@ def scale_row(x: Any, weight: Any, y: Any, start: int, columns: int, rstd: float
     _scale_some(x, weight, y, start, 0, head, factor)
     for j in range(head, whole, PAIR):
         i, k = start + j, j + LANES
+        prefetch(x, i + columns)  # the next row arrives while this one leaves
+        prefetch(x, i + LANES + columns)
         low = load(x, i) * factor * load(weight, j)
         store(y, i, low, load(x, i + LANES) * factor * load(weight, k))
     _scale_some(x, weight, y, start, whole, columns - whole, factor)
@@ -184,6 +187,11 @@ def gradient_row(
     _gradient_some(dy, x, weight, dx, start, 0, head, factor, slope)
     for j in range(head, whole, PAIR):
         i, k = start + j, j + LANES
+        ahead = i + 4 * columns  # the next four rows arrive while these leave
+        prefetch(dy, ahead)
+        prefetch(dy, ahead + LANES)
+        prefetch(x, ahead)
+        prefetch(x, ahead + LANES)
         low = fma(load(x, i), slope, load(dy, i) * load(weight, j) * factor)
         high = load(dy, i + LANES) * load(weight, k) * factor
         store(dx, i, low, fma(load(x, i + LANES), slope, high))
