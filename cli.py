@@ -1,4 +1,4 @@
-"""The front door: `membound doctor | list | run | report | compare | export`.
+"""The front door: `membound doctor | list | run | report | compare | gate | export`.
 
 The only file that knows both bench and analysis. Nothing heavy is imported before a command needs
 it. Exit codes: 0 good; 1 slower, wrong result or damaged file; 2 usage; 3 nothing comparable; 4 no
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from .results.reading import Run
     from .results.record import Cache
 
 app = typer.Typer(
@@ -47,6 +48,11 @@ Kernels = Annotated[
 Peak = Annotated[float | None, typer.Option(help="Peak bandwidth in GB/s (1e9 bytes) to trust.")]
 PeakSource = Annotated[str | None, typer.Option(help="Where --peak is from; kept in the run.")]
 Threshold = Annotated[str, typer.Option(help="Relative change of time that matters.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Any ambiguous case is inconclusive.")]
+AllowMissing = Annotated[
+    bool, typer.Option("--allow-missing", help="Cases that are no longer there are no failure.")
+]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold runs.")]
 
 
@@ -153,8 +159,11 @@ def run(
 
 @app.command()
 def report(
-    runs: Runs,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Run folders, or folders that hold runs. The newest in results/."),
+    ] = None,
+    markdown: Markdown = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file; .md is Markdown.")
     ] = None,
@@ -162,9 +171,11 @@ def report(
     """Show what runs say: device, ceilings, achieved bandwidth, what fusing buys, failures."""
     with _usage_errors():
         from .analysis.report import report as made
+        from .results.reading import find_runs
 
+        named = runs or find_runs([Path("results")])[-1:]
         in_markdown = markdown or (output is not None and output.suffix == ".md")
-        found = made(runs, markdown=in_markdown, color=output is None and _colorful())
+        found = made(named, markdown=in_markdown, color=output is None and _colorful())
         if output is None:
             typer.echo(found.text, nl=False)
         else:
@@ -181,32 +192,75 @@ def compare(
         bool,
         typer.Option("--across-devices", help="Compare in percent of each device's own ceiling."),
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Any ambiguous case is inconclusive.")
-    ] = False,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Cases that are no longer there are no failure.")
-    ] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    strict: Strict = False,
+    allow_missing: AllowMissing = False,
+    markdown: Markdown = False,
     as_json: Json = False,
 ) -> None:
     """Compare two sides case by case: medians of processes, intervals, and a verdict each."""
     limit = _percent(threshold)
     with _usage_errors():
-        from .analysis.compare import compare as compared
         from .analysis.loading import read
-        from .analysis.script import complain, rendered
-        from .analysis.tables import compare_tables
 
         sides = read([base]), read([current])
-        found = compared(*sides, threshold=limit, across_devices=across_devices)
-        code, why = found.exit_code(strict, allow_missing)
-        if as_json:
-            _print_json([asdict(row) for row in found.rows])
-            typer.echo(why, err=True)
-        else:
-            typer.echo(rendered(compare_tables(found), markdown, _colorful()) + f"\n{why}")
-    raise typer.Exit(complain([*sides[0], *sides[1]]) or code)
+        code = _judge(*sides, limit, across_devices, strict, allow_missing, markdown, as_json)
+    raise typer.Exit(code)
+
+
+@app.command()
+def gate(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[BASELINE] CURRENT",
+            help="Without BASELINE the newest clean run of this device in --store.",
+        ),
+    ],
+    store: Annotated[Path, typer.Option(help="Where baselines are.")] = Path("results"),
+    threshold: Threshold = "3%",
+    strict: Strict = False,
+    allow_missing: AllowMissing = False,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Fail where a run is slower than its baseline beyond the threshold, or cannot tell."""
+    limit = _percent(threshold)
+    if len(runs) > 2:
+        _fail(f"gate takes [BASELINE] CURRENT, got {len(runs)}; quote a glob of several runs", 2)
+    with _usage_errors():
+        from .analysis.gate import baseline
+        from .analysis.loading import read
+
+        current = read([runs[-1]])
+        base = read([runs[0]]) if len(runs) == 2 else [baseline(current, store)]
+        typer.echo(f"baseline: {', '.join(str(run.path) for run in base)}", err=as_json)
+        code = _judge(base, current, limit, False, strict, allow_missing, markdown, as_json)
+    raise typer.Exit(code)
+
+
+def _judge(
+    base: list[Run],
+    current: list[Run],
+    limit: float,
+    across_devices: bool,
+    strict: bool,
+    allow_missing: bool,
+    markdown: bool,
+    as_json: bool,
+) -> int:
+    """Print the comparison of two sides; its exit code, or 1 where a file is damaged."""
+    from .analysis.compare import compare as compared
+    from .analysis.script import complain, rendered
+    from .analysis.tables import compare_tables
+
+    found = compared(base, current, threshold=limit, across_devices=across_devices)
+    code, why = found.exit_code(strict, allow_missing)
+    if as_json:
+        _print_json([asdict(row) for row in found.rows])
+        typer.echo(why, err=True)
+    else:
+        typer.echo(rendered(compare_tables(found), markdown, _colorful()) + f"\n{why}")
+    return complain([*base, *current]) or code
 
 
 @app.command()

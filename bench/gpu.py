@@ -52,11 +52,10 @@ class GpuTiming:
     which is not throttled.
     """
 
-    granularity = _EVENT_TICK_SECONDS
-
     def __init__(self, runtime: Runtime, *, graph: bool = False, default_mhz: int | None) -> None:
         self.timer: Timer = "graph" if graph else "events"
         self._runtime, self._graph, self._default_mhz = runtime, graph, default_mhz
+        self.granularity = _EVENT_TICK_SECONDS  # seconds a sample may be off, per launch
         self._mhz: int | None = None
         self._retries = 0
         self._warm(runtime.evict)
@@ -80,6 +79,7 @@ class GpuTiming:
 
     def cold(self, launch: Launch) -> Sample:
         self._begin(launch)
+        self.granularity = _EVENT_TICK_SECONDS
 
         def sample() -> float | None:
             self._runtime.evict()
@@ -93,6 +93,7 @@ class GpuTiming:
         self._begin(*launches)
         lead = list(launches[: _MAX_BEHIND_GATE // 2])
         timed = self._enough(launches)
+        self.granularity = _EVENT_TICK_SECONDS / len(timed)
         if not self._graph:
             return lambda: self._gated(timed, lead)
         replay, lead_replay = self._runtime.capture(timed), self._runtime.capture(lead)

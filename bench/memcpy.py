@@ -69,6 +69,7 @@ class ReferenceCopy:
                     record,
                     status="ok",
                     timer=self._timing.timer,
+                    timer_tick_seconds=self._timing.granularity,
                     seconds=[round(second, 9) for second in seconds],
                     stop=stop,
                     footprint_bytes=used * self._set_bytes,

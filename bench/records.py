@@ -86,7 +86,7 @@ def io_of(operation: Operation, item: Item) -> Direction:
 def implementation_of(
     catalogue: Catalogue, operation: Operation, label: str
 ) -> Implementation | None:
-    found = catalogue.implementations(operation)
+    found = catalogue.implementations(operation, [label.partition(":")[0]])
     return next((i for i in found if i.label == label), None)
 
 

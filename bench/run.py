@@ -43,6 +43,8 @@ class Observer(Protocol):
 
     def begin(self, folder: Path, selected: Selected, total: int) -> None: ...
 
+    def note(self, line: str) -> None: ...
+
     def case(self, name: str, process: int) -> None: ...
 
     def record(self, record: Record) -> None: ...
@@ -161,6 +163,8 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
         catalogue, request.selection, selected.target, environment.memory_budget_bytes
     )
     with store.RunWriter(folder) as writer:
+        if writer.cut:
+            observer.note(writer.cut)
         run = _Run(catalogue, selected, groups, request, environment, writer, observer)
         return run.processes(known.records)
 

@@ -215,6 +215,7 @@ class Session:
             record,
             status="ok",
             timer=self.timing.timer,
+            timer_tick_seconds=self.timing.granularity,
             seconds=[round(second, 9) for second in samples.seconds],
             sm_clock_mhz=known_clocks,
             throttled=self.timing.throttled(known_clocks),

@@ -65,6 +65,9 @@ class Progress:
         self._started = self._shown = time.monotonic()
         self._bar.update(self._task, total=total)
 
+    def note(self, line: str) -> None:
+        self._say(line)
+
     def case(self, name: str, process: int) -> None:
         self._bar.update(self._task, description=f"process {process + 1}: {name[:60]}")
 
@@ -102,6 +105,8 @@ class Progress:
 def show_listing(found: Sequence[Entry]) -> None:
     """The coverage matrix: operation x backend, reasons as footnotes."""
     console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width to fit into
+        console = Console(width=160)
     backends, rows = matrix(found)
     table = Table(box=None, pad_edge=False)
     for heading in ("operation", "direction", "tier", *backends):

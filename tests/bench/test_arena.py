@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from membound.bench.arena import Arena, OutOfBudget
 from membound.kernels.dtypes import bfloat16, float32
 from membound.kernels.operation import Tensor

@@ -34,6 +34,9 @@ class Watcher:
     def begin(self, folder: Path, selected: Selected, total: int) -> None:
         self.total = total
 
+    def note(self, line: str) -> None:
+        pass
+
     def case(self, name: str, process: int) -> None:
         pass
 
