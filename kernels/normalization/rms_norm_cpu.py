@@ -28,7 +28,7 @@ from ..backends.cpu_lanes import (
     target,
     to_line,
 )
-from ..backends.cpu_loops import share
+from ..backends.cpu_loops import AHEAD, share
 from ..backends.cpu_math import fma, splat, total, zeros
 from ..dtypes import float32
 from ..operation import Tensor
@@ -67,16 +67,23 @@ def _scale_some(x: Any, weight: Any, y: Any, start: int, j: int, count: int, rst
 
 
 @inlined
-def scale_row(x: Any, weight: Any, y: Any, start: int, columns: int, rstd: float) -> None:
-    """y = x · rstd · weight over one row."""
+def scale_row(
+    x: Any, weight: Any, y: Any, start: int, columns: int, rstd: float, soon: Any, also: Any
+) -> None:
+    """y = x · rstd · weight over one row.
+
+    The next row of `soon` and `also` is asked for meanwhile, so that it arrives while this leaves.
+    """
     factor = splat(rstd)
     head = min(to_line(y, start), columns)
     whole = head + (columns - head) // PAIR * PAIR
     _scale_some(x, weight, y, start, 0, head, factor)
     for j in range(head, whole, PAIR):
         i, k = start + j, j + LANES
-        prefetch(x, i + columns)  # the next row arrives while this one leaves
-        prefetch(x, i + LANES + columns)
+        prefetch(soon, i + columns)
+        prefetch(soon, i + LANES + columns)
+        prefetch(also, i + columns)
+        prefetch(also, i + LANES + columns)
         low = load(x, i) * factor * load(weight, j)
         store(y, i, low, load(x, i + LANES) * factor * load(weight, k))
     _scale_some(x, weight, y, start, whole, columns - whole, factor)
@@ -94,7 +101,7 @@ def _forward(dtype: str, streaming: bool) -> Function:
         for row in range(first, last):
             rstd = reciprocal_root(mean_square(x, row * columns, columns))
             store_some(saved, row, splat(rstd), 1)
-            scale_row(x, weight, y, row * columns, columns, rstd)
+            scale_row(x, weight, y, row * columns, columns, rstd, x, x)
 
     return run
 
@@ -162,20 +169,42 @@ def accumulate_4(
 
 @inlined
 def _gradient_some(
-    dy: Any, x: Any, weight: Any, dx: Any, start: int, j: int, count: int, rstd: Lanes, slope: Lanes
+    dy: Any,
+    x: Any,
+    weight: Any,
+    dh: Any,
+    dx: Any,
+    start: int,
+    j: int,
+    count: int,
+    rstd: Lanes,
+    slope: Lanes,
+    fused: bool,
 ) -> None:
     while count > 0:
         i = start + j
         g = load_some(dy, i, count) * load_some(weight, j, count)
-        store_some(dx, i, fma(load_some(x, i, count), slope, g * rstd), count)
+        value = fma(load_some(x, i, count), slope, g * rstd)
+        if fused:
+            value += load_some(dh, i, count)
+        store_some(dx, i, value, count)
         j, count = j + LANES, count - LANES
 
 
 @inlined
 def gradient_row(
-    dy: Any, x: Any, weight: Any, saved: Any, dx: Any, row: int, columns: int, product: float
+    dy: Any,
+    x: Any,
+    weight: Any,
+    saved: Any,
+    dh: Any,
+    dx: Any,
+    row: int,
+    columns: int,
+    product: float,
+    fused: bool,
 ) -> None:
-    """dx = (dy · weight - xhat · mean(dy · weight · xhat)) · rstd over one row.
+    """dx = (dy · weight - xhat · mean(dy · weight · xhat)) · rstd, and + dh if fused, over one row.
 
     `product` is the row's sum of dy · weight · x, so the second term is x times one number.
     """
@@ -184,7 +213,7 @@ def gradient_row(
     slope = splat(-product * rstd * rstd * rstd / columns)
     head = min(to_line(dx, start), columns)
     whole = head + (columns - head) // PAIR * PAIR
-    _gradient_some(dy, x, weight, dx, start, 0, head, factor, slope)
+    _gradient_some(dy, x, weight, dh, dx, start, 0, head, factor, slope, fused)
     for j in range(head, whole, PAIR):
         i, k = start + j, j + LANES
         ahead = i + 4 * columns  # the next four rows arrive while these leave
@@ -194,30 +223,35 @@ def gradient_row(
         prefetch(x, ahead + LANES)
         low = fma(load(x, i), slope, load(dy, i) * load(weight, j) * factor)
         high = load(dy, i + LANES) * load(weight, k) * factor
-        store(dx, i, low, fma(load(x, i + LANES), slope, high))
-    _gradient_some(dy, x, weight, dx, start, whole, columns - whole, factor, slope)
+        high = fma(load(x, i + LANES), slope, high)
+        if fused:
+            prefetch(dh, i + AHEAD)
+            prefetch(dh, i + LANES + AHEAD)
+            low, high = low + load(dh, i), high + load(dh, i + LANES)
+        store(dx, i, low, high)
+    _gradient_some(dy, x, weight, dh, dx, start, whole, columns - whole, factor, slope, fused)
 
 
-def _backward(dtype: str, streaming: bool) -> Function:
-    """(dy, x, weight, rstd, dx, partials, rows, columns, threads)."""
+def _backward(dtype: str, streaming: bool, fused: bool) -> Function:
+    """(dy, x, weight, rstd, dh, dx, partials, rows, columns, threads); dh is read if fused."""
 
     def run(arguments: Any, thread: int) -> None:
         dy, x = source(arguments, 0, dtype), source(arguments, 1, dtype)
         weight, saved = source(arguments, 2, dtype), source(arguments, 3, "float32")
-        dx = target(arguments, 4, dtype, streaming)
-        rows, columns, threads = arguments[6], arguments[7], arguments[8]
-        partial = at(target(arguments, 5, "float32", False), thread * columns)
+        dh, dx = source(arguments, 4, dtype), target(arguments, 5, dtype, streaming)
+        rows, columns, threads = arguments[7], arguments[8], arguments[9]
+        partial = at(target(arguments, 6, "float32", False), thread * columns)
         clear(partial, columns)
         first, last = share(rows, thread, threads)
         together = first + (last - first) // 4 * 4
         for row in range(first, together, 4):
             products = accumulate_4(dy, x, weight, saved, partial, row, columns)
             for k in range(4):
-                gradient_row(dy, x, weight, saved, dx, row + k, columns, products[k])
+                gradient_row(dy, x, weight, saved, dh, dx, row + k, columns, products[k], fused)
         for row in range(together, last):
             rstd = load_one(saved, row)
             product = accumulate(dy, x, weight, partial, row * columns, columns, rstd)
-            gradient_row(dy, x, weight, saved, dx, row, columns, product)
+            gradient_row(dy, x, weight, saved, dh, dx, row, columns, product, fused)
 
     return run
 
@@ -246,22 +280,20 @@ def _column_sums(dtype: str) -> Function:
     return run
 
 
-def prepare_backward(spec: Spec) -> Prepared:
+def prepare_backward(spec: Spec, x: str = "x", dh: str | None = None) -> Prepared:
+    """The gradient of the norm of operand `x`, plus operand `dh` if there is one."""
     threads = spec.target.multiprocessors
-    gradient, sums = compiled(_backward(spec.dtype.name, spec.streaming)), column_sums(spec)
+    gradient = compiled(_backward(spec.dtype.name, spec.streaming, dh is not None))
+    sums = compiled(_column_sums(spec.dtype.name))
     rows, columns = spec.io.reads[0].shape
     partials = Tensor("partials", (threads, columns), float32)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
-        names = ("dy", "x", "weight", "rstd", "dx", "partials")
+        names = ("dy", x, "weight", "rstd", dh or "dy", "dx", "partials")
         addresses = [tensors[name].data_ptr() for name in names]
         first = launcher(gradient, [*addresses, rows, columns], threads, tensors)
-        second = launcher(
-            sums,
-            [tensors["partials"].data_ptr(), tensors["dweight"].data_ptr(), columns],
-            threads,
-            tensors,
-        )
+        parts = [tensors[name].data_ptr() for name in ("partials", "dweight")]
+        second = launcher(sums, [*parts, columns], threads, tensors)
 
         def launch() -> None:
             first()
@@ -270,7 +302,3 @@ def prepare_backward(spec: Spec) -> Prepared:
         return launch
 
     return Prepared(bind=bind, scratch=[partials])
-
-
-def column_sums(spec: Spec) -> Any:
-    return compiled(_column_sums(spec.dtype.name))
