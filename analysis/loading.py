@@ -169,6 +169,12 @@ def _rows(
     return [_row(record, llc, head, tail) for record in records]
 
 
+def _shape(record: Record) -> str:
+    """As the case spells it, with its settings set apart: `16x64x112x112-k3s2p1`."""
+    parts = record.case.split("/")
+    return parts[-2] if len(parts) == 6 else "x".join(map(str, record.shape.values()))
+
+
 def _row(
     record: Record, llc: int | None, head: tuple[Any, ...], peak: tuple[Any, ...]
 ) -> tuple[Any, ...]:
@@ -187,7 +193,7 @@ def _row(
         record.implementation,
         record.variant,
         record.dtype,
-        "x".join(map(str, record.shape.values())),
+        _shape(record),
         record.cache,
         record.process,
         record.position,
