@@ -246,7 +246,7 @@ def tiling(
 
 
 def _sizes(spec: Spec, plan: RowPlan, tensors: Tensors) -> tuple[numpy.generic, ...]:
-    """rows, columns, elements by which matrices and weight begin past a vector, 1 / columns.
+    """rows, columns, elements that matrices and weight begin past a vector, 1 / columns.
 
     Raises ValueError naming a tensor that begins where this plan cannot cut it.
     """

@@ -21,6 +21,7 @@ class ColumnSums {
   static constexpr bool kShared = Plan::kRagged;
   static constexpr int kPitch = Plan::kLanes * Plan::kVectors;
   static constexpr int kGroupFloats = kPitch * kWidth;
+  static constexpr int kStored = kWidth < 8 ? kWidth : 8;  // floats: up to a sector
 
  public:
   // Bytes of dynamic shared memory.
@@ -64,12 +65,12 @@ class ColumnSums {
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int column = (k * Plan::kLanes + threadIdx.x) * kWidth;
 #pragma unroll
-        for (int i = 0; i < kWidth; i += 4) {
-          if (column + i < columns) {
-            store<Reuse::kSoon>(out + column + i, Vector<float, 4>{{kept_[k][i], kept_[k][i + 1],
-                                                                    kept_[k][i + 2],
-                                                                    kept_[k][i + 3]}});
-          }
+        for (int i = 0; i < kWidth; i += kStored) {
+          if (column + i >= columns) continue;
+          Vector<float, kStored> sums;
+#pragma unroll
+          for (int j = 0; j < kStored; ++j) sums[j] = kept_[k][i + j];
+          store<Reuse::kSoon>(out + column + i, sums);
         }
       }
     } else {
