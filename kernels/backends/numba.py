@@ -126,9 +126,12 @@ def build_for_gpu(kernel: Kernel, known: Mapping[str, Tensor], target: Target) -
         raise CannotPrepare(f"Numba: {type(error).__name__}: {first}") from error
 
     def run(arguments: Sequence[Any], stream: Any) -> Callable[[], None]:
-        arrays = [cuda.as_cuda_array(tensor, sync=False) for tensor in arguments]
-        with warnings.catch_warnings():  # small grids are small on purpose
+        import torch
+
+        # Numba takes the current context; small grids, which it warns of, are small on purpose.
+        with torch.cuda.device(stream.device), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            arrays = [cuda.as_cuda_array(tensor, sync=False) for tensor in arguments]
             external = cuda.external_stream(stream.cuda_stream)
             configured = compiled[kernel.grid, kernel.block, external]
         return lambda: configured(*arrays)

@@ -26,7 +26,6 @@ from .numba import Kernel, prepare
 from .numba_device import SIMULATED, WARP, ZERO, Memory, memory, row_sum, rsqrt
 
 _BLOCK = 8 * WARP  # threads where a warp owns a row
-_WARP_COLUMNS = 32 * WARP
 _PER_THREAD, _PER_THREAD_BACKWARD = 16, 8  # elements; backward keeps three more arrays
 _MOST_THREADS = 8 * WARP if SIMULATED else 1024
 _RESIDENT_THREADS = 1024  # per multiprocessor, with the 64 registers backward needs
@@ -63,12 +62,12 @@ def _layout(spec: Spec, per_thread: int) -> tuple[Layout, bool]:
     rows, columns = reads.shape
     vector = columns * spec.dtype.bits % 128 == 0
     access = memory(spec.dtype, spec.target.sm, vector=vector, streaming=spec.streaming)
-    if columns <= _WARP_COLUMNS:
+    if columns <= WARP * per_thread:
         lanes, threads = WARP, _BLOCK
     else:
         lanes = min(_MOST_THREADS, max(2 * WARP, 1 << (-(-columns // per_thread) - 1).bit_length()))
         threads = lanes
-    fits = columns <= lanes * max(per_thread, _WARP_COLUMNS // WARP if lanes == WARP else 0)
+    fits = columns <= lanes * per_thread
     step = lanes * access.width
     vectors = max(1, -(-columns // step) if fits else per_thread // access.width)
     return Layout(rows, columns, lanes, threads, vectors, access), fits
@@ -187,24 +186,24 @@ def _rms_forward(layout: Layout, eps: float, fused: bool) -> Callable[..., None]
                     load(residual, row * n + column, other, v * width)
                 load_kept(weight, column, weights, v * width)
         squares = ZERO
-        for v in range(vectors):
-            column = v * step + lane * width
-            if fused:
-                for k in range(v * width, v * width + width):
-                    values[k] += other[k]
+        if fused:
+            for k in range(size):
+                values[k] += other[k]
+            for v in range(vectors):
+                column = v * step + lane * width
                 if row < m and column < n:
-                    # The norm is of h as stored: rounded, and read back as it was rounded.
                     store(h, row * n + column, values, v * width)
-                    access_round(values, v * width)
-            for k in range(v * width, v * width + width):
-                squares += values[k] * values[k]
+                # The norm is of h as stored: rounded, and read back as it was rounded.
+                access_round(values, v * width)
+        for k in range(size):
+            squares += values[k] * values[k]
         r = rsqrt(total_of(squares) * share + epsilon)
         if lane == 0 and row < m:
             rstd[row] = r
+        for k in range(size):
+            values[k] = values[k] * r * weights[k]
         for v in range(vectors):
             column = v * step + lane * width
-            for k in range(v * width, v * width + width):
-                values[k] = values[k] * r * weights[k]
             if row < m and column < n:
                 store(y, row * n + column, values, v * width)
 
@@ -212,34 +211,25 @@ def _rms_forward(layout: Layout, eps: float, fused: bool) -> Callable[..., None]
 
 
 def _rms_forward_long(layout: Layout, eps: float, fused: bool) -> Callable[..., None]:
-    n, vectors, size, access = layout.columns, layout.vectors, layout.size, layout.access
+    n, access = layout.columns, layout.access
     width, load, load_kept, store = access.width, access.load, access.load_kept, access.store
     access_round = access.round
     total_of = row_sum(layout.lanes, layout.threads)
     step, epsilon, share = layout.lanes * width, np.float32(eps), np.float32(1 / n)
-    whole = step * vectors
 
     def rms_forward_long(x: Any, residual: Any, weight: Any, h: Any, y: Any, rstd: Any) -> None:
-        values = cuda.local.array(size, float32)
-        other = cuda.local.array(size, float32)
+        values = cuda.local.array(width, float32)
+        other = cuda.local.array(width, float32)
         row = int64(cuda.blockIdx.x)
         squares = ZERO
-        for start in range(0, n, whole):
-            for v in range(vectors):
-                column = start + v * step + cuda.threadIdx.x * width
+        for column in range(cuda.threadIdx.x * width, n, step):
+            load_kept(x, row * n + column, values, 0)
+            if fused:
+                load_kept(residual, row * n + column, other, 0)
                 for k in range(width):
-                    values[v * width + k] = ZERO
-                    other[v * width + k] = ZERO
-                if column < n:
-                    load_kept(x, row * n + column, values, v * width)
-                    if fused:
-                        load_kept(residual, row * n + column, other, v * width)
-            for v in range(vectors):
-                for k in range(v * width, v * width + width):
                     values[k] += other[k]
-                if fused:
-                    access_round(values, v * width)
-            for k in range(size):
+                access_round(values, 0)
+            for k in range(width):
                 squares += values[k] * values[k]
         r = rsqrt(total_of(squares) * share + epsilon)
         if cuda.threadIdx.x == 0:
