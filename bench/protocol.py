@@ -31,12 +31,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     memcpy_position: int  # of the reference copy that follows the group
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a worker needs; it finds operations itself in the same folders."""
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker measures on; it finds operations itself in the same folders."""
 
-    process: int
-    items: list[Item]
-    memcpy: Item  # the reference copy; only its shape and cache states count
     kind: Literal["cuda", "cpu"]
     ordinal: int
     target: dict[str, int | str]
@@ -44,10 +41,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     budget_bytes: int
     seed: int
     timer: Literal["events", "graph", "wall"]
+    kernels: list[str]  # extra folders of operations
+
+
+class Plan(Setting, frozen=True, kw_only=True):
+    """Everything a worker needs to walk through the cases of a run."""
+
+    process: int
+    items: list[Item]
+    memcpy: Item  # the reference copy; only its shape and cache states count
     seconds_per_case: float
     deadline: float | None  # time.time() after which cases are skipped
     choices: dict[str, Choice]  # case stem -> configuration chosen earlier in the run
-    kernels: list[str]  # extra folders of operations
     done: list[tuple[str, int]]  # (case, position) that have a record
 
 

@@ -21,9 +21,10 @@ from . import cases
 from .device.identity import device_folder
 from .device.select import Selected, compute_processes, select, snapshot
 from .environment import revision, versions
+from .process import CASE_TIMEOUT_SECONDS, worker_environ
 from .protocol import Choice, Item, Plan
 from .records import MEMCPY, now
-from .supervisor import CASE_TIMEOUT_SECONDS, Supervisor, worker_environ
+from .supervisor import Supervisor
 
 
 class NothingToMeasure(Exception):
@@ -235,7 +236,7 @@ class _Run:
         usual = "events" if target.kind == "cuda" else "wall"
         return Plan(
             process=process,
-            items=list(_items(self.groups, reverse=bool(process % 2))),
+            items=list(items_of(self.groups, reverse=bool(process % 2))),
             memcpy=_memcpy_item(self.catalogue, self.groups, self.selected),
             kind=target.kind,
             ordinal=target.ordinal,
@@ -252,7 +253,7 @@ class _Run:
         )
 
 
-def _items(groups: Iterable[cases.Group], reverse: bool) -> Iterable[Item]:
+def items_of(groups: Iterable[cases.Group], reverse: bool = False) -> Iterable[Item]:
     """Implementations forward, or reversed, so that drift does not fall on the same one."""
     position = 0
     for group in groups:
@@ -276,7 +277,7 @@ def _items(groups: Iterable[cases.Group], reverse: bool) -> Iterable[Item]:
 def _memcpy_item(catalogue: Catalogue, groups: Sequence[cases.Group], selected: Selected) -> Item:
     caches = tuple(sorted({cache for group in groups for cache in group.caches}))
     group = cases.copy_group(catalogue, groups[0].dtype, caches, selected.target)
-    (item,) = _items([replace(group, implementations=(MEMCPY,))], reverse=False)
+    (item,) = items_of([replace(group, implementations=(MEMCPY,))])
     return item
 
 

@@ -1,4 +1,4 @@
-"""One worker's device, memory and clock, and how a group of cases is measured on them.
+"""One worker's device, memory and clock, and how a case is brought to where it can be sampled.
 
 Everything of a group runs on the same inputs: make them, compute the reference once, then for each
 implementation prepare, verify, time, and verify again.
@@ -7,12 +7,10 @@ implementation prepare, verify, time, and verify again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from time import perf_counter, time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
-from msgspec.structs import replace
 
 from ..kernels.discovery import Catalogue, Implementation
 from ..kernels.dtypes import DTYPES
@@ -20,14 +18,13 @@ from ..kernels.inputs import evaluate, make_inputs
 from ..kernels.operation import Direction, Operation
 from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
 from ..kernels.target import Target
-from ..results.record import Record
+from ..results.record import Cache
 from .arena import Arena, OutOfBudget
 from .cases import sets_for
-from .memcpy import ReferenceCopy
-from .protocol import Choice, Event, Finished, Item, Plan, Poisoned, Started
-from .records import blank, ended, implementation_of, io_of
-from .sampling import Rule, TimerError, collect
-from .timers import Timing
+from .protocol import Choice, Item
+from .records import implementation_of, io_of
+from .sampling import TimerError
+from .timers import Sample, Timing
 from .verify import Verified, changed_input, changed_output, outputs_of, verify
 
 Tensors = dict[str, torch.Tensor]
@@ -49,83 +46,52 @@ class Group:
         return sum(tensor.nbytes for tensor in self.io.operands.values())
 
 
+@dataclass(frozen=True)
+class Ready:
+    """An implementation prepared, bound to every set of its group, and verified on the first."""
+
+    group: Group
+    prepared: Prepared
+    sets: list[Tensors]
+    launches: list[Launch]
+    verified: Verified
+
+
+@dataclass
+class Sampler:
+    """A verified case in one cache state, for as many samples as are wanted.
+
+    clocks: MHz during each valid sample, None where unknown.
+    """
+
+    sample: Sample
+    launch_overhead: float | None
+    ready: Ready
+    sets: list[Tensors]
+    held: deque[Sequence[torch.Tensor] | None]
+    clocks: list[int | None] = field(default_factory=list)
+
+    def wrong(self) -> str | None:
+        """Why what was timed is not what was verified; None where it is."""
+        io, verified = self.ready.group.io, self.ready.verified
+        return _wrong_afterwards(io, self.ready.group.pristine, self.sets, self.held, verified)
+
+
 @dataclass
 class Session:
-    plan: Plan
+    seed: int
     catalogue: Catalogue
     target: Target
     device: torch.device
     arena: Arena
     timing: Timing
 
-    def run(self) -> Iterator[Event]:
-        """Walk the plan. Each case is announced before it is worked on."""
-        done = set(self.plan.done)
-        reference = ReferenceCopy(self.plan, self.catalogue, self.arena, self.timing)
-        for item in self.plan.items:
-            waiting = []
-            for label, records in self._open_records(item, done):
-                reason = item.skips.get(label)
-                if reason is not None:
-                    yield from _all(records, "skipped", reason)
-                else:
-                    waiting.append((label, records))
-            if waiting:
-                mark = self.arena.mark()
-                yield from self._run_item(item, waiting)
-                self.arena.release(mark)
-                if not self._late():
-                    yield from reference.measure(item.memcpy_position, done)
-
-    def _open_records(
-        self, item: Item, done: set[tuple[str, int]]
-    ) -> Iterator[tuple[str, list[Record]]]:
-        """Implementations of the item that still lack a record, with their blank records."""
-        for label, position in zip(item.implementations, item.positions, strict=True):
-            records = [
-                blank(self.catalogue, item, label, cache, self.plan.process, position)
-                for cache in item.caches
-            ]
-            records = [record for record in records if (record.case, position) not in done]
-            if records:
-                yield label, records
-
-    def _run_item(self, item: Item, waiting: Sequence[tuple[str, list[Record]]]) -> Iterator[Event]:
-        group: Group | None = None
-        for label, records in waiting:
-            if self._late():
-                yield from _all(records, "skipped", "time limit reached before this case")
-                continue
-            yield Started([record.case for record in records], records[0].position)
-            mark = self.arena.mark()
-            try:
-                if group is None:
-                    group = self._make_group(item)
-                    mark = self.arena.mark()
-                yield from self._measure(group, label, records)
-            except (CannotPrepare, OutOfBudget) as error:
-                yield from _all(records, "skipped", str(error))
-            except (MemoryError, torch.OutOfMemoryError) as error:
-                yield from _all(records, "failed", f"out of memory: {_line(error)}")
-            except TimerError as error:
-                yield from _all(records, "failed", f"timer: {error}")
-            except Exception as error:  # whatever a kernel does costs its own case only
-                yield from _all(records, "failed", f"{type(error).__name__}: {_line(error)}")
-                poisoned = self._poisoned()
-                if poisoned is not None:
-                    yield Poisoned(poisoned)
-            finally:
-                self.arena.release(mark)
-
-    def _late(self) -> bool:
-        return self.plan.deadline is not None and time() > self.plan.deadline
-
-    def _make_group(self, item: Item) -> Group:
+    def make_group(self, item: Item) -> Group:
         operation = self.catalogue.operations[item.operation]
         dtype = DTYPES[item.dtype]
         io = io_of(operation, item)
         inputs = make_inputs(
-            operation, item.direction, item.dims, dtype, seed=self.plan.seed, device=self.device
+            operation, item.direction, item.dims, dtype, seed=self.seed, device=self.device
         )
         exact = evaluate(io, inputs, self.device)
         pristine = {t.name: self.arena.take(t).copy_(inputs[t.name]) for t in io.reads}
@@ -140,12 +106,15 @@ class Session:
             sets.append(tensors)
         return Group(item, operation, io, pristine, exact, sets)
 
-    def _measure(self, group: Group, label: str, records: Sequence[Record]) -> Iterator[Event]:
+    def ready(self, group: Group, label: str, choice: Choice | None) -> Ready:
+        """Prepare, bind and verify an implementation. Raises what `ending` knows the name of.
+
+        choice: the configuration chosen earlier, None to choose now.
+        """
         implementation = implementation_of(self.catalogue, group.operation, label)
         if implementation is None:
             raise CannotPrepare(f"{group.operation.name} has no implementation {label}")
-        stem = records[0].case.rpartition("/")[0]
-        prepared = self._prepare(group, implementation, self.plan.choices.get(stem))
+        prepared = self._prepare(group, implementation, choice)
         sets = [dict(tensors) for tensors in group.sets]
         for tensors in sets:
             tensors |= self.arena.take_all(prepared.scratch)
@@ -159,28 +128,11 @@ class Session:
             self.timing.synchronize,
             self.arena.take,
         )
-        common = {
-            "max_error": verified.max_error,
-            "tolerance": verified.tolerance,
-            "allocates": prepared.allocates,
-            "choice": dict(prepared.choice),
-        }
-        for record in records:
-            known = replace(record, **common)
-            if verified.reason is not None:
-                yield Finished(ended(known, "wrong", verified.reason))
-            else:
-                yield Finished(self._timed(group, known, sets, launches, verified))
+        return Ready(group, prepared, sets, launches, verified)
 
-    def _timed(
-        self,
-        group: Group,
-        record: Record,
-        sets: list[Tensors],
-        launches: list[Launch],
-        verified: Verified,
-    ) -> Record:
-        used = 1 if record.cache == "cold" else len(sets)
+    def sampler(self, ready: Ready, cache: Cache) -> Sampler:
+        """What takes samples of a verified implementation."""
+        used = 1 if cache == "cold" else len(ready.sets)
         # Outputs that launches allocate are held, so that they rotate as the bound ones do.
         held: deque[Sequence[torch.Tensor] | None] = deque(maxlen=used)
 
@@ -190,39 +142,18 @@ class Session:
 
             return run
 
-        wrapped = [holding(launch) for launch in launches[:used]]
+        wrapped = [holding(launch) for launch in ready.launches[:used]]
         overhead = self.timing.launch_overhead(wrapped[0])
-        if record.cache == "cold":
-            sample = self.timing.cold(wrapped[0])
-        else:
-            sample = self.timing.steady(wrapped)
-        clocks: list[int | None] = []
+        sample = self.timing.cold(wrapped[0]) if cache == "cold" else self.timing.steady(wrapped)
 
         def clocked() -> float | None:
             seconds = sample()
             if seconds is not None:
-                clocks.append(self.timing.clock_mhz())
+                sampler.clocks.append(self.timing.clock_mhz())
             return seconds
 
-        rule = Rule(seconds=self.plan.seconds_per_case, granularity=self.timing.granularity)
-        samples = collect(clocked, rule, perf_counter)
-        self.timing.synchronize()
-        reason = _wrong_afterwards(group, sets[:used], held, verified)
-        if reason is not None:
-            return ended(record, "wrong", f"after timing: {reason}")
-        known_clocks = [clock for clock in clocks if clock is not None]
-        return replace(
-            record,
-            status="ok",
-            timer=self.timing.timer,
-            timer_tick_seconds=self.timing.granularity,
-            seconds=[round(second, 9) for second in samples.seconds],
-            sm_clock_mhz=known_clocks,
-            throttled=self.timing.throttled(known_clocks),
-            launch_overhead_seconds=overhead,
-            stop=samples.stop,
-            footprint_bytes=used * group.set_bytes,
-        )
+        sampler = Sampler(clocked, overhead, ready, ready.sets[:used], held)
+        return sampler
 
     def _prepare(
         self, group: Group, implementation: Implementation, choice: Choice | None
@@ -241,7 +172,8 @@ class Session:
             )
         )
 
-    def _poisoned(self) -> str | None:
+    def poisoned(self) -> str | None:
+        """Why the device is unusable, None where it is not."""
         try:
             self.timing.synchronize()
         except Exception as error:
@@ -249,29 +181,35 @@ class Session:
         return None
 
 
+def ending(error: Exception) -> tuple[str, str]:
+    """Status and reason of a case that ended in `error`."""
+    if isinstance(error, CannotPrepare | OutOfBudget):
+        return "skipped", str(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "failed", f"out of memory: {_line(error)}"
+    if isinstance(error, TimerError):
+        return "failed", f"timer: {error}"
+    return "failed", f"{type(error).__name__}: {_line(error)}"
+
+
 def _wrong_afterwards(
-    group: Group,
+    io: Direction,
+    pristine: Tensors,
     sets: Sequence[Tensors],
     held: Iterable[Sequence[torch.Tensor] | None],
     verified: Verified,
 ) -> str | None:
     """Every set must hold the verified bytes: what was timed is what was checked."""
     for tensors, returned in zip(sets, held, strict=False):
-        outputs = outputs_of(group.io, returned, tensors)
-        reason = changed_output(
-            group.io, outputs, verified.outputs, "differs from its verified bytes"
-        )
+        outputs = outputs_of(io, returned, tensors)
+        reason = changed_output(io, outputs, verified.outputs, "differs from its verified bytes")
         if reason is not None:
             return reason
     for tensors in sets:
-        reason = changed_input(group.io, tensors, group.pristine)
+        reason = changed_input(io, tensors, pristine)
         if reason is not None:
             return reason
     return None
-
-
-def _all(records: Sequence[Record], status: str, reason: str) -> Iterator[Event]:
-    yield from (Finished(ended(record, status, reason)) for record in records)
 
 
 def _line(error: BaseException) -> str:

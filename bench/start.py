@@ -1,4 +1,4 @@
-"""From a plan to a session: the device, its stream and clock, and the memory to measure in."""
+"""From a setting to a session: the device, its stream and clock, and the memory to measure in."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from ..kernels.discovery import discover
 from ..kernels.target import Target
 from .arena import Arena
-from .protocol import Plan
+from .protocol import Setting
 from .session import Session
 from .timers import Timing, WallTiming
 
 
-def start(plan: Plan) -> Session:
+def start(setting: Setting) -> Session:
     """Raises what the device raises when it cannot be used."""
-    target = Target(**plan.target)  # type: ignore[arg-type]
-    if plan.kind == "cpu":
+    target = Target(**setting.target)  # type: ignore[arg-type]
+    if setting.kind == "cpu":
         torch.set_num_threads(target.multiprocessors)
         device = torch.device("cpu")
         timing: Timing = WallTiming(target.llc_bytes)
@@ -25,14 +25,14 @@ def start(plan: Plan) -> Session:
         from .cuda_runtime import CudaRuntime
         from .gpu import GpuTiming
 
-        device = torch.device("cuda", plan.ordinal)
+        device = torch.device("cuda", setting.ordinal)
         runtime = CudaRuntime(device, target)
-        timing = GpuTiming(runtime, graph=plan.timer == "graph", default_mhz=plan.default_mhz)
+        timing = GpuTiming(runtime, graph=setting.timer == "graph", default_mhz=setting.default_mhz)
     return Session(
-        plan=plan,
-        catalogue=discover(Path(path) for path in plan.kernels),
+        seed=setting.seed,
+        catalogue=discover(Path(path) for path in setting.kernels),
         target=target,
         device=device,
-        arena=Arena(device, plan.budget_bytes),
+        arena=Arena(device, setting.budget_bytes),
         timing=timing,
     )

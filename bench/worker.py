@@ -24,13 +24,12 @@ POISONED = 75
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_parent()
+    depend_on_parent()
     events = int(sys.argv[1])
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
     encoder = msgspec.json.Encoder()
     for event in _events(plan):
-        _write(events, encoder.encode(event) + b"\n")
+        write(events, encoder.encode(event) + b"\n")
         if isinstance(event, Poisoned):
             os._exit(POISONED)  # destructors of a dead CUDA context hang
     return 0
@@ -38,19 +37,22 @@ def main() -> int:
 
 def _events(plan: Plan) -> Iterator[Event]:
     from .start import start
+    from .walk import Walk
 
-    return start(plan).run()
+    return Walk(plan, start(plan)).run()
 
 
-def _die_with_parent() -> None:
-    """Linux: be killed when the supervisor goes, however it goes."""
+def depend_on_parent() -> None:
+    """Leave Ctrl-C to the supervisor; on Linux be killed when it goes, however it goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == 1:
             os._exit(1)
 
 
-def _write(descriptor: int, line: bytes) -> None:
+def write(descriptor: int, line: bytes) -> None:
+    """All of `line`, however much the pipe takes at a time."""
     while line:
         line = line[os.write(descriptor, line) :]
 
