@@ -6,7 +6,7 @@ TESTS := .venv/.ready-to-test
 SET_UP_FROM := pyproject.toml .setup/install.py .setup/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test report check typecheck gpu
+.PHONY: help setup bench test report check typecheck audit gpu
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -34,6 +34,10 @@ typecheck: $(TESTS) .link/membound ## mypy --strict alone
 
 .link/membound:
 	@mkdir -p .link && ln -sfn .. $@
+
+# -k sees marks too: the tests marked audit, and the machine code of all architectures.
+audit: $(TESTS) ## every architecture's machine code, and the oldest versions admitted
+	@MEMBOUND_AUDIT=all $(BIN)/python -P -m pytest -m 'not gpu' -k 'test_cubins or audit'
 
 # SYSTEM=1 installs nothing and uses PYTHON as it is.
 gpu: $(if $(SYSTEM),,$(TESTS)) ## GPU tests, a standard run, its report; SYSTEM=1 installs nothing
