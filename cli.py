@@ -1,4 +1,5 @@
-"""The front door: `membound doctor | list | run | report | compare | gate | export`.
+"""The front door: `membound doctor | list | run | report | compare | gate | ab |
+export`.
 
 The only file that knows both bench and analysis. Nothing heavy is imported before a command needs
 it. Exit codes: 0 good; 1 slower, wrong result or damaged file; 2 usage; 3 nothing comparable; 4 no
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from .analysis.compare import Comparison
     from .results.reading import Run
     from .results.record import Cache
 
@@ -250,17 +252,80 @@ def _judge(
 ) -> int:
     """Print the comparison of two sides; its exit code, or 1 where a file is damaged."""
     from .analysis.compare import compare as compared
-    from .analysis.script import complain, rendered
-    from .analysis.tables import compare_tables
+    from .analysis.script import complain
 
     found = compared(base, current, threshold=limit, across_devices=across_devices)
+    code = _print_comparison(found, strict, allow_missing, markdown, as_json)
+    return complain([*base, *current]) or code
+
+
+def _print_comparison(
+    found: Comparison, strict: bool, allow_missing: bool, markdown: bool, as_json: bool
+) -> int:
+    """Every case and the conclusion; the exit code."""
+    from .analysis.script import rendered
+    from .analysis.tables import compare_tables
+
     code, why = found.exit_code(strict, allow_missing)
     if as_json:
         _print_json([asdict(row) for row in found.rows])
         typer.echo(why, err=True)
     else:
         typer.echo(rendered(compare_tables(found), markdown, _colorful()) + f"\n{why}")
-    return complain([*base, *current]) or code
+    return code
+
+
+@app.command()
+def ab(
+    revision: Annotated[
+        str, typer.Argument(metavar="REV", help="Commit, branch or tag to compare with.")
+    ],
+    selection: Selection = None,
+    implementation: Annotated[
+        str | None, typer.Option(help="cuda, torch, cuda:unfused, …; several: a,b.")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16; several: a,b.")
+    ] = None,
+    device: Device = None,
+    kernels: Kernels = None,
+    threshold: Threshold = "3%",
+    time_limit: Annotated[
+        str, typer.Option(help="90s, 10m, 1h: what is undecided then is ambiguous.")
+    ] = "10m",
+    restarts: Annotated[
+        int, typer.Option(min=2, help="Fresh pairs of processes before the first look.")
+    ] = 5,
+    strict: Strict = False,
+    allow_missing: AllowMissing = False,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> None:
+    """Measure the working tree against a revision, both live and alternating."""
+    limit, seconds = _percent(threshold), _seconds(time_limit)
+    with _usage_errors("interrupted; nothing is kept of an A/B comparison"):
+        from .analysis.sequential import Sequential
+        from .bench.ab import TIME_LIMIT_SECONDS, Comparing
+        from .bench.ab import ab as compared
+        from .bench.cases import Selection as Chosen
+
+        request = Comparing(
+            revision,
+            Chosen(
+                operations=tuple(selection or ()),
+                implementations=_several(implementation),
+                dtypes=_several(dtype),
+                ceilings=False,
+            ),
+            device=device,
+            kernels=tuple(kernels or ()),
+            time_limit=seconds or TIME_LIMIT_SECONDS,
+        )
+        found = compared(
+            request, Sequential(restarts, limit), lambda line: typer.echo(line, err=True)
+        )
+        code = _print_comparison(found, strict, allow_missing, markdown, as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -354,14 +419,16 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 @contextmanager
-def _usage_errors() -> Iterator[None]:
+def _usage_errors(
+    interrupted: str = "interrupted; records stay: complete the run with --resume and its folder",
+) -> Iterator[None]:
     """What a user can do wrong, or a machine can lack, as one line and its exit code."""
     try:
         yield
     except typer.Exit:
         raise
     except KeyboardInterrupt:
-        _fail("interrupted; records stay: complete the run with --resume and its folder", 130)
+        _fail(interrupted, 130)
     except ImportError as error:
         _fail(f"{error}; install membound with an extra: cpu, cuda12 or cuda13", 4)
     except Exception as error:

@@ -74,7 +74,7 @@ def _judged(
     if difference is not None and level is not None:
         half = difference.half_width(1 - level)
         low, high = difference.estimate - half, difference.estimate + half
-        verdict, reason = _placed(low, high, limit)
+        verdict, reason = placed(low, high, limit)
         smallest = _grown(limit + half)
         low, high = _exp(low), _exp(high)
     return Compared(
@@ -92,7 +92,8 @@ def _judged(
     )
 
 
-def _placed(low: float, high: float, limit: float) -> tuple[str, str]:
+def placed(low: float, high: float, limit: float) -> tuple[str, str]:
+    """Verdict and reason of an interval of a logarithm of current / base against a limit."""
     if low > limit:
         return "slower", f"at least {_grown(low):.1%} slower"
     if high < -limit:

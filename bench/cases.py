@@ -258,6 +258,24 @@ def check_names(catalogue: Catalogue, selection: Selection) -> None:
             raise UnknownName(_unknown("implementation", name, known))
 
 
+def known_part(catalogue: Catalogue, selection: Selection) -> Selection | None:
+    """The part of a selection whose names exist in this catalogue; None where none is left."""
+
+    def exists(part: Selection) -> bool:
+        try:
+            _operations(catalogue, part, PRESETS["quick"])
+            check_names(catalogue, part)
+        except UnknownName:
+            return False
+        return True
+
+    operations = tuple(n for n in selection.operations if exists(Selection(operations=(n,))))
+    labels = tuple(n for n in selection.implementations if exists(Selection(implementations=(n,))))
+    if (selection.operations and not operations) or (selection.implementations and not labels):
+        return None
+    return replace(selection, operations=operations, implementations=labels)
+
+
 def _operations(catalogue: Catalogue, selection: Selection, preset: Preset) -> list[Operation]:
     everything = list(catalogue.operations.values())
     if not selection.operations:
