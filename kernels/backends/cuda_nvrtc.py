@@ -264,8 +264,12 @@ class Recorded:
 
 @dataclass
 class CompileOnly:
-    """Compiles for the architecture of the target, on any machine; binding records launches."""
+    """Compiles for the architecture of the target, on any machine; binding records launches.
 
+    together: names to compile at once wherever one of them is asked for, by source.
+    """
+
+    together: Mapping[Path, Sequence[str]] = field(default_factory=dict)
     kernels: list[CompiledKernel] = field(default_factory=list)
     launches: list[Recorded] = field(default_factory=list)
 
@@ -277,7 +281,9 @@ class CompileOnly:
         defines: Mapping[str, str] | None = None,
     ) -> list[Kernel]:
         start = time.perf_counter()
-        compiled = compile_cubin(source, names, target.arch, defines)
+        planned = self.together.get(source, ())
+        everything = [*planned, *(name for name in names if name not in planned)]
+        compiled = compile_cubin(source, everything, target.arch, defines)
         seconds = time.perf_counter() - start
         built = [
             CompiledKernel(name, source, compiled, target, seconds, self.launches) for name in names
