@@ -8,10 +8,15 @@ kind, with poisoned outputs and scratch, inputs compared with themselves afterwa
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import json
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -206,7 +211,78 @@ def _mend_simulator() -> None:
     sys.setswitchinterval(1e-5)
 
 
-TOOLCHAINS: dict[str, Any] = {"triton": interpret, "numba": simulate}
+HOST = """
+#include <math.h>
+#include <string.h>
+#define __device__ static inline
+#define __expf expf
+static inline float __int_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
+static inline float __uint_as_float(unsigned v) { return __int_as_float(v); }
+static inline unsigned __float_as_uint(float v) { unsigned u; memcpy(&u, &v, 4); return u; }
+static inline float rsqrtf(float v) { return 1 / sqrtf(v); }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+typedef unsigned short uint16;
+typedef unsigned char uint8;
+typedef float float32;
+typedef _Float16 float16;
+"""
+
+
+def host_text(kernel: Any, known: Mapping[str, Tensor], preamble: str) -> str:
+    """The text CuPy is given, in a loop over plain arrays: C++ for a CPU."""
+    from membound.kernels.backends.cupy import Elementwise, parameter
+
+    if isinstance(kernel, Elementwise):
+        names = [*kernel.reads, *kernel.writes]
+        inner = [name for name in names if name not in kernel.raw]
+        pointers = [f"{parameter(name, known)}{'_' * (name in inner)}" for name in names]
+        loop = "".join(f"auto& {name} = {name}_[i];\n" for name in inner) + kernel.body + ";"
+    else:
+        names, inner = [kernel.read, kernel.write], []
+        pointers = [f"{parameter(name, known)}_" for name in names]
+        columns = known[kernel.read].shape[1]
+        loop = f"""double a = {kernel.identity};  // CuPy sums in a tree
+        for (long j = 0; j < {columns}; ++j) {{
+            auto& {kernel.read} = {kernel.read}_[i * {columns} + j];
+            float b = {kernel.each};
+            a = {kernel.combine};
+        }}
+        auto& {kernel.write} = {kernel.write}_[i];
+        {kernel.last};"""
+    arguments = ", ".join(pointer.replace(" ", "* ") for pointer in pointers)
+    return (
+        f'{HOST}{preamble}extern "C" void run({arguments}, long n) {{\n'
+        f"for (long i = 0; i < n; ++i) {{\n{loop}\n}}\n}}\n"
+    )
+
+
+def on_host(kernel: Any, known: Mapping[str, Tensor], preamble: str) -> Any:
+    """A C++ compiler for the CPU in the place of CuPy: a `Build`."""
+    from membound.kernels.backends.cupy import Elementwise
+
+    function = _compiled_on_host(host_text(kernel, known, preamble))
+    elementwise = isinstance(kernel, Elementwise)
+    names = [*kernel.reads, *kernel.writes] if elementwise else [kernel.read, kernel.write]
+
+    def run(tensors: Mapping[str, torch.Tensor], stream: Any) -> Any:
+        pointers = [ctypes.c_void_p(tensors[name].data_ptr()) for name in names]
+        elements = ctypes.c_long(known[names[-1]].elements)
+        return lambda: function(*pointers, elements)
+
+    return run
+
+
+@functools.cache
+def _compiled_on_host(text: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "kernel.so")
+        command = ["g++", "-O1", "-w", "-fPIC", "-shared", "-x", "c++", "-", "-o", str(library)]
+        subprocess.run(command, input=text, text=True, check=True)
+        return ctypes.CDLL(str(library)).run
+
+
+TOOLCHAINS: dict[str, Any] = {"triton": interpret, "numba": simulate, "cupy": on_host}
 
 
 def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:

@@ -1,0 +1,25 @@
+"""The copy family in CuPy: one ElementwiseKernel each, and a ReductionKernel for `read`."""
+
+from __future__ import annotations
+
+from ..backends.cupy import Elementwise, RowReduction, literal
+from ..backends.cupy import prepare as prepare_kernels
+from ..spec import Prepared, Spec
+from .stream import FACTOR, FILL_VALUE
+
+_BODIES = {
+    "copy": "y = x",
+    "scale": f"y = put({literal(FACTOR)} * get(x))",
+    "add": "y = put(get(a) + get(b))",
+    "triad": f"y = put(get(a) + {literal(FACTOR)} * get(b))",
+    "fill": f"y = put({literal(FILL_VALUE)})",
+}
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    name = spec.operation.name
+    if name == "read":
+        sums = RowReduction("read_rows", "x", "sums", "get(x)", "a + b", "sums = a", "0.0f")
+        return prepare_kernels(spec, [sums])
+    reads = [tensor.name for tensor in spec.io.reads]
+    return prepare_kernels(spec, [Elementwise(f"stream_{name}", reads, ["y"], _BODIES[name])])
