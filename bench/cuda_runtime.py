@@ -16,7 +16,6 @@ from ..kernels.backends.cuda import Geometry
 from ..kernels.backends.cuda_nvrtc import NvrtcToolchain
 from ..kernels.spec import Launch
 from ..kernels.target import Target
-from .timers import EVICTION_MULTIPLE
 
 _SOURCE = Path(__file__).with_name("gate.cu")
 _LIMIT_CYCLES = 2_000_000_000  # about a second: a display driver's watchdog allows two
@@ -35,26 +34,37 @@ class CudaRuntime:
         # Pinned host memory has the same address on the device (unified virtual addressing).
         self._flags = torch.zeros(2, dtype=torch.int32).pin_memory()
         self._stamps = torch.zeros((2, 2), dtype=torch.int64).pin_memory()
-        lines = EVICTION_MULTIPLE * target.llc_bytes // 16
-        self._lines = torch.ones(lines * 4, dtype=torch.float32, device=device)
+        self._llc_bytes = target.llc_bytes
         self._sums = torch.zeros(1, dtype=torch.float32, device=device)
-        gate, evict, stamp = NvrtcToolchain().build(_SOURCE, ["gate", "evict", "stamp"], target)
+        gate, self._reader, stamp = NvrtcToolchain().build(
+            _SOURCE, ["gate", "evict", "stamp"], target
+        )
         opened, timed_out = self._flags[:1], self._flags[1:]
-        blocks = Geometry(4 * target.multiprocessors, 256)
+        self._blocks = Geometry(4 * target.multiprocessors, 256)
         self._close_gate = gate.bind(
             self.stream, Geometry(1, 1), [opened, timed_out, np.int64(_LIMIT_CYCLES)]
         )
-        self._evict = evict.bind(self.stream, blocks, [self._lines, np.int64(lines), self._sums])
+        self._quarter, self._reread = self._reading(target.llc_bytes // 4)
         each = Geometry(target.multiprocessors, 32)
         self._stamp = [stamp.bind(self.stream, each, [self._stamps[i]]) for i in range(2)]
+
+    def size_evictor(self, multiple: int) -> None:
+        """Let `evict` read `multiple` last-level caches from now on."""
+        self.stream.synchronize()
+        self._lines, self._evict = self._reading(multiple * self._llc_bytes)
 
     def evict(self) -> None:
         """Leave other, clean lines in the last-level cache."""
         self._evict()
 
+    def reread(self) -> None:
+        """Read the same quarter of a last-level cache as ever."""
+        self._reread()
+
     def close_gate(self) -> None:
         """Nothing enqueued from here on runs before `open_gate`."""
         self._flags.zero_()
+        self._stamps.zero_()
         self._close_gate()
 
     def open_gate(self) -> bool:
@@ -78,7 +88,6 @@ class CudaRuntime:
     def cycles_and_nanoseconds(self) -> tuple[int, int]:
         """Passed on multiprocessor 0 between the two stamps; zeros where it wrote none."""
         (cycles0, time0), (cycles1, time1) = self._stamps.tolist()
-        self._stamps.zero_()
         complete = cycles0 and cycles1
         return (cycles1 - cycles0, time1 - time0) if complete else (0, 0)
 
@@ -96,3 +105,11 @@ class CudaRuntime:
 
     def synchronize(self) -> None:
         self.stream.synchronize()
+
+    def _reading(self, nbytes: int) -> tuple[torch.Tensor, Launch]:
+        """(memory of its own, what reads all of it)."""
+        lines = nbytes // 16
+        memory = torch.ones(lines * 4, dtype=torch.float32, device=self._device)
+        count = np.int64(lines)
+        reads = self._reader.bind(self.stream, self._blocks, [memory, count, self._sums])
+        return memory, reads

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..kernels.spec import Launch
 from ..results.record import Timer
-from .timers import Sample
+from .timers import EVICTION_MULTIPLE, Sample
 
 _MAX_BEHIND_GATE = 128
 _EVENT_TICK_SECONDS = 0.5e-6
@@ -26,6 +26,10 @@ _GLOBAL_TIMER_TICK_NANOSECONDS = 1000
 """Coarsest tick of globaltimer that is documented (CUDA binary utilities: about 1 µs)."""
 _THROTTLED_BELOW = 0.75
 _MAX_THROTTLED_RETRIES = 10
+_EVICTION_MULTIPLES = (EVICTION_MULTIPLE, 2 * EVICTION_MULTIPLE, 4 * EVICTION_MULTIPLE)
+_EMPTIED = 0.75
+"""A cache is empty once reading costs this much of what the largest evictor adds to it."""
+_REREADS = 9
 
 
 class Runtime(Protocol):
@@ -33,7 +37,9 @@ class Runtime(Protocol):
 
     @property
     def stream(self) -> Any: ...
+    def size_evictor(self, multiple: int) -> None: ...
     def evict(self) -> None: ...
+    def reread(self) -> None: ...
     def close_gate(self) -> None: ...
     def open_gate(self) -> bool: ...
     def start(self) -> None: ...
@@ -58,7 +64,7 @@ class GpuTiming:
         self.granularity = _EVENT_TICK_SECONDS  # seconds a sample may be off, per launch
         self._mhz: int | None = None
         self._retries = 0
-        self._warm(runtime.evict)
+        self.eviction_multiple = self._prove_eviction()
 
     @property
     def stream(self) -> Any:
@@ -110,6 +116,29 @@ class GpuTiming:
             launch()
             seconds.append((time.perf_counter_ns() - start) * 1e-9)
         return round(median(seconds), 9) if self._runtime.open_gate() else None
+
+    def _prove_eviction(self) -> int:
+        """Last-level caches to read for emptying one: the evictor is doubled until a quarter of the
+        cache is read again about as slowly as after the largest one."""
+        runtime, largest = self._runtime, _EVICTION_MULTIPLES[-1]
+        runtime.size_evictor(largest)
+        self._warm(runtime.evict, runtime.reread)
+        cached, uncached = self._reread_seconds(evict=False), self._reread_seconds(evict=True)
+        for multiple in _EVICTION_MULTIPLES:
+            runtime.size_evictor(multiple)
+            self._warm(runtime.evict)
+            if self._reread_seconds(evict=True) - cached >= _EMPTIED * (uncached - cached):
+                return multiple
+        return largest
+
+    def _reread_seconds(self, *, evict: bool) -> float:
+        seconds = []
+        for _ in range(_REREADS):
+            self._runtime.reread()
+            if evict:
+                self._runtime.evict()
+            seconds.append(self._gated([self._runtime.reread]))
+        return median([second for second in seconds if second is not None] or [0.0])
 
     def _gated(
         self, timed: Sequence[Launch], lead: Sequence[Launch] = (), per: int | None = None
