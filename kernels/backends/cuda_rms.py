@@ -220,11 +220,11 @@ def _backward(spec: Spec, source: Path) -> Prepared:
             launches.append(kernels[0].bind(stream, geometry, (*inputs, *projected, *sizes)))
         if rows:
             geometry = Geometry(blocks, plan.threads, plan.shared_bytes)
-            data = (*inputs, *projected, out, partial, *sizes)
-            launches.append(kernels[-1].bind(stream, geometry, data))
+            given = (*inputs, *projected, out, partial)
+            launches.append(kernels[-1].bind(stream, geometry, (*given, *sizes)))
         geometry = Geometry(-(-columns // _SUM_COLUMNS), _SUM_COLUMNS * _SUM_ROWS)
-        data = (total, partial, numpy.int32(shares), numpy.int32(columns))
-        launches.append(sums.bind(stream, geometry, data))
+        counts = (numpy.int32(shares), numpy.int32(columns))
+        launches.append(sums.bind(stream, geometry, [total, partial, *counts]))
 
         def launch() -> None:
             for run in launches:

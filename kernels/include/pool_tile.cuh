@@ -149,9 +149,12 @@ struct BackwardTile {
         const int left = first_window(column + padding);
         const int right = after_window(column + padding, planes.out_width);
         float sum = 0.0f;
+        // One or two turns each: unrolled further they only take registers.
+#pragma unroll 1
         for (int o = above; o < below; ++o) {
           const long long p = (origin + o) * planes.out_width;
           const int place = (row + padding - o * kStride) * kKernel + column + padding;
+#pragma unroll 1
           for (int i = left; i < right; ++i) {
             if (places[p + i] == place - i * kStride) sum += to_float(gradients[p + i]);
           }

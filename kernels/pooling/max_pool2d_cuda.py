@@ -157,7 +157,7 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     numbers += [plan.bands, plan.band_rows, plan.lanes]
     if not plan.strips:
         numbers += [problem.padding, plan.together]
-    sizes = (numpy.int64(problem.planes), *(numpy.int32(number) for number in numbers))
+    sizes: list[numpy.generic] = [numpy.int64(problem.planes), *map(numpy.int32, numbers)]
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         data = operands(tensors, spec.io.operands.values())
@@ -172,17 +172,18 @@ def prepare(direction: str, spec: Spec) -> Prepared:
 
 def _problem(direction: str, spec: Spec) -> Problem:
     dims = spec.dims
-    pooled = spec.io.operands["offset"]
+    *_, out_height, out_width = spec.io.operands["offset"].shape
     return Problem(
-        direction == "forward",
-        dims["images"] * dims["channels"],
-        dims["height"],
-        dims["width"],
-        *(int(length) for length in pooled.shape[2:]),
-        dims["kernel"],
-        dims["stride"],
-        dims["padding"],
-        spec.dtype.bits // 8,
+        forward=direction == "forward",
+        planes=dims["images"] * dims["channels"],
+        height=dims["height"],
+        width=dims["width"],
+        out_height=int(out_height),
+        out_width=int(out_width),
+        kernel=dims["kernel"],
+        stride=dims["stride"],
+        padding=dims["padding"],
+        itemsize=spec.dtype.bits // 8,
     )
 
 
