@@ -17,7 +17,7 @@ from ..kernels.backends.cuda_nvrtc import NvrtcToolchain
 from ..kernels.spec import Launch
 from ..kernels.target import Target
 
-_SOURCE = Path(__file__).with_name("gate.cu")
+GATE = Path(__file__).with_name("gate.cu")
 _LIMIT_CYCLES = 2_000_000_000  # about a second: a display driver's watchdog allows two
 
 
@@ -27,18 +27,16 @@ class CudaRuntime:
     def __init__(self, device: torch.device, target: Target) -> None:
         torch.cuda.set_device(device)
         self._device = device
-        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)
+        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
         torch.cuda.set_stream(self.stream)
-        self._start = torch.cuda.Event(enable_timing=True)
-        self._stop = torch.cuda.Event(enable_timing=True)
+        self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
+        self._stop = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
         # Pinned host memory has the same address on the device (unified virtual addressing).
         self._flags = torch.zeros(2, dtype=torch.int32).pin_memory()
         self._stamps = torch.zeros((2, 2), dtype=torch.int64).pin_memory()
         self._llc_bytes = target.llc_bytes
         self._sums = torch.zeros(1, dtype=torch.float32, device=device)
-        gate, self._reader, stamp = NvrtcToolchain().build(
-            _SOURCE, ["gate", "evict", "stamp"], target
-        )
+        gate, self._reader, stamp = NvrtcToolchain().build(GATE, ["gate", "evict", "stamp"], target)
         opened, timed_out = self._flags[:1], self._flags[1:]
         self._blocks = Geometry(4 * target.multiprocessors, 256)
         self._close_gate = gate.bind(
