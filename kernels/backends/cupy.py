@@ -141,7 +141,8 @@ def build_for_gpu(kernel: Kernel, known: Mapping[str, Tensor], preamble: str) ->
             no_return=True,
         )
         names, options = [*kernel.reads, *kernel.writes], dict[str, Any]()
-        shapes = [(known[name].elements,) for name in names]  # `i` counts what is written
+        # `i` counts what is written
+        shapes: list[tuple[int, ...]] = [(known[name].elements,) for name in names]
     else:
         compiled = cupy.ReductionKernel(
             parameter(kernel.read, known),

@@ -29,22 +29,27 @@ from membound.kernels.target import Target, reference_target
 
 POOLED = ("images", "channels", "height", "width", "kernel", "stride", "padding")
 SMALL = {
-    "columns": [
-        {"rows": 5, "columns": 4096},
-        {"rows": 37, "columns": 24},
+    "flat": [
+        {"rows": 3, "columns": 20_001},
+        {"rows": 3, "columns": 5},
+        {"rows": 0, "columns": 40},
+    ],
+    "rows": [
         {"rows": 4, "columns": 1025},
+        {"rows": 37, "columns": 24},
+        {"rows": 5, "columns": 4096},
         {"rows": 1, "columns": 4096},
         {"rows": 3, "columns": 5},
         {"rows": 2, "columns": 1},
         {"rows": 0, "columns": 40},
         {"rows": 3, "columns": 20_001},
     ],
-    "kernel": [
+    "images": [
         dict(zip(POOLED, lengths, strict=True))
         for lengths in (
-            (2, 3, 16, 16, 3, 2, 1),
-            (1, 4, 12, 12, 2, 2, 0),
             (2, 3, 11, 13, 3, 2, 1),
+            (1, 4, 12, 12, 2, 2, 0),
+            (2, 3, 16, 16, 3, 2, 1),
             (1, 1, 1, 1, 1, 1, 0),
             (2, 3, 5, 7, 3, 1, 0),
             (2, 3, 4, 4, 2, 2, 1),
@@ -55,16 +60,18 @@ SMALL = {
 }
 # Numba's simulator runs warps of 4 threads: rows of every kind are an eighth as long.
 SIMULATED = {
-    "columns": [
+    "flat": [{"rows": 2, "columns": 600}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
+    "rows": [
+        {"rows": 2, "columns": 129},
         {"rows": 19, "columns": 24},
         {"rows": 3, "columns": 200},
-        {"rows": 2, "columns": 129},
         {"rows": 3, "columns": 5},
         {"rows": 0, "columns": 40},
         {"rows": 2, "columns": 600},
     ],
-    "kernel": SMALL["kernel"][2:],
+    "images": SMALL["images"],
 }
+FLAT = {"copy", "scale", "add", "triad", "fill", "silu"}  # rows are nothing to them
 OPERATIONS = (
     "copy", "scale", "add", "triad", "fill", "read",
     "silu", "rms_norm", "max_pool2d", "add_rms_norm",
@@ -81,13 +88,18 @@ def specs(
         if not operation.has(direction):
             continue
         for dtype in operation.dtypes:
-            kinds = SIMULATED if toolchain is simulate else SMALL
-            shapes = kinds[operation.dims[-1] if operation.dims[-1] in kinds else "kernel"]
-            for dims in shapes if dtype == FULL_DTYPE else shapes[1:3]:
+            shapes = (SIMULATED if toolchain is simulate else SMALL)[_kind(operation)]
+            for dims in shapes if dtype == FULL_DTYPE else shapes[:2]:
                 yield (
                     f"{operation.name}/{direction}/{dtype}/{'x'.join(map(str, dims.values()))}",
                     spec(operation, direction, dtype, dims, target, toolchain),
                 )
+
+
+def _kind(operation: Operation) -> str:
+    if "columns" not in operation.dims:
+        return "images"
+    return "flat" if operation.name in FLAT else "rows"
 
 
 def spec(

@@ -59,7 +59,13 @@ def prepare(
     raise AssertionError(f"{name} has no Numba implementation")
 
 
-def ptx(*arguments: Any, **keywords: Any) -> dict[str, str]:
+def ptx(
+    name: str,
+    direction: DirectionName,
+    dtype: dtypes.DType,
+    arch: str = "sm_121",
+    dims: Mapping[str, int] | None = None,
+) -> dict[str, str]:
     """PTX of every kernel, by name."""
     found: dict[str, str] = {}
 
@@ -67,7 +73,7 @@ def ptx(*arguments: Any, **keywords: Any) -> dict[str, str]:
         found[kernel.function.__name__] = backend.ptx(kernel, known, target)
         return lambda arguments, stream: lambda: None
 
-    prepare(*arguments, **keywords, toolchain=build)
+    prepare(name, direction, dtype, arch, dims, toolchain=build)
     return found
 
 
@@ -83,7 +89,7 @@ def test_simulator_agrees_with_float64() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert not {case: reason for case, reason in found.items() if reason}
-    assert len(found) > 130
+    assert len(found) > 100
 
 
 @pytest.mark.parametrize(("name", "direction"), KERNELS)

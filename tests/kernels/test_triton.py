@@ -84,12 +84,12 @@ def test_interpreter_agrees_with_float64() -> None:
     found = run_cases("triton", TRITON_INTERPRET="1")
     wrong = {case: reason for case, reason in found.items() if reason}
     assert not wrong
-    assert len(found) > 150
+    assert len(found) > 110
     assert not [case for case in found if case.endswith("refused")]
 
 
 def test_the_check_rejects_a_wrong_reference() -> None:
-    found = run_cases("triton", "wrong:rms_norm", TRITON_INTERPRET="1")
+    found = run_cases("triton", "wrong:silu", TRITON_INTERPRET="1")
     assert all(reason for case, reason in found.items() if "/0x" not in case)
 
 
