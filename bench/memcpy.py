@@ -73,6 +73,7 @@ class ReferenceCopy:
                     seconds=[round(second, 9) for second in seconds],
                     stop=stop,
                     footprint_bytes=used * self._set_bytes,
+                    eviction_multiple=self._timing.eviction_multiple if cache == "cold" else None,
                     allocates=False,
                 )
             )

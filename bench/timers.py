@@ -24,6 +24,7 @@ class Timing(Protocol):
 
     timer: Timer
     granularity: float
+    eviction_multiple: int  # last-level caches read before a cold sample
 
     @property
     def stream(self) -> Any:
@@ -55,6 +56,7 @@ class WallTiming:
 
     def __init__(self, llc_bytes: int) -> None:
         self.granularity = wall_granularity()
+        self.eviction_multiple = EVICTION_MULTIPLE
         self._evictor_bytes = EVICTION_MULTIPLE * llc_bytes
         self._evictor: torch.Tensor | None = None
         self.evicted_sum = 0.0

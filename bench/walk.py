@@ -117,6 +117,7 @@ class Walk:
             launch_overhead_seconds=sampler.launch_overhead,
             stop=samples.stop,
             footprint_bytes=len(sampler.sets) * ready.group.set_bytes,
+            eviction_multiple=timing.eviction_multiple if record.cache == "cold" else None,
         )
 
 
