@@ -76,6 +76,10 @@ inline int __float_as_int(float value) {
   return bits;
 }
 
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+
 template <typename T>
 T min(T a, T b) {
   return b < a ? b : a;

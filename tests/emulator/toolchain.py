@@ -97,11 +97,11 @@ class _Planned:
 
 @dataclass
 class EmulatorToolchain:
-    """seed: order of blocks and threads. only_blocks: run these alone. count: account bytes."""
+    """seed: order of blocks and threads. only_blocks: those of a grid to run. count: bytes too."""
 
     libraries: Libraries = field(default_factory=Libraries)
     seed: int = 1
-    only_blocks: Sequence[int] | None = None
+    only_blocks: Callable[[Geometry], Sequence[int]] | None = None
     count: bool = True
     sanitize: bool = False
     launches: list[Launched] = field(default_factory=list)
@@ -172,7 +172,7 @@ class EmulatedKernel:
             geometry,
             [(t.data_ptr(), t.numel() * t.element_size()) for t in unique],
             seed=toolchain.seed,
-            only_blocks=toolchain.only_blocks,
+            only_blocks=toolchain.only_blocks(geometry) if toolchain.only_blocks else None,
             count=toolchain.count,
         )
         launch.traffic = ctypes.cast(traffic, ctypes.c_void_p)

@@ -57,7 +57,7 @@ def tool(name: str) -> str | None:
     """A disassembler of the CUDA toolkit, or the copy that Triton brings."""
     from cuda.pathfinder import find_nvidia_binary_utility
 
-    found = find_nvidia_binary_utility(name)
+    found: str | None = find_nvidia_binary_utility(name)
     triton = find_spec("triton")
     if not found and triton is not None and triton.origin:
         copy = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / name

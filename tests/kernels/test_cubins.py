@@ -31,7 +31,7 @@ NARROW = {
     ("max_pool2d", "forward", "STG"): "16 bytes of x make half as many of y under stride 2",
     ("max_pool2d", "backward", "LDG"): "16 bytes of dx come from half as many of dy under stride 2",
 }
-"""(operation, direction, access) that is narrower than `WIDE` on aligned rows, and why it may be."""
+"""(operation, direction, access) narrower than `WIDE` on aligned rows, and why it may be."""
 
 CATALOGUE = discover()
 
@@ -182,4 +182,4 @@ def test_a_recorded_launch_takes_what_a_launch_takes() -> None:
     kernel.bind(None, Geometry(1, 32), (y, x, numpy.int64(8)))()
     assert [one.geometry for one in toolchain.launches] == [Geometry(1, 32)]
     with pytest.raises(ValueError, match="not float"):
-        kernel.bind(None, Geometry(1, 32), (y, x, 8.0))  # type: ignore[list-item]
+        kernel.bind(None, Geometry(1, 32), (y, x, 8.0))  # type: ignore[arg-type]

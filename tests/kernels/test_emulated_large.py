@@ -1,0 +1,136 @@
+"""Indexing beyond 2^31 elements, in tensors that have addresses but hardly any memory.
+
+Only the last block of every grid runs. It has elements beyond 2^31, and their results are compared;
+an index that wrapped is outside of every tensor, or leaves nothing where it should.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from membound.kernels import dtypes
+from membound.kernels.backends.cuda import Geometry
+from membound.kernels.discovery import discover
+from membound.kernels.inputs import evaluate, make_inputs
+from membound.kernels.spec import Spec
+from membound.kernels.target import reference_target
+from membound.kernels.tolerance import tolerance
+from membound.tests.emulator.cases import Case, cases
+from membound.tests.emulator.toolchain import (
+    EmulatorError,
+    EmulatorToolchain,
+    Libraries,
+    Planner,
+)
+
+BEYOND = 2**31
+CHECKED = 2**22
+"""Elements beyond `BEYOND`, all of them random; what comes before is zero."""
+
+WRONG = Path(__file__).parent.parent / "emulator" / "wrong.cu"
+
+
+def enlarged(case: Case) -> Case:
+    """The case with its leading extent so long that its widest tensor exceeds 2^31 elements."""
+    spec, operation = case.spec, case.spec.operation
+    one = max(prod(t.shape[1:]) for t in spec.io.operands.values() if t.batched_over == batch(spec))
+    dims = spec.dims | {batch(spec): BEYOND // one + tail(one)}
+    io = operation.directions(dims, spec.dtype).get(spec.direction)
+    assert io is not None
+    target = reference_target("sm_90")
+    large = Spec(operation, spec.direction, dims, spec.dtype, io, target)
+    return Case(case.implementation, large, case.kind)
+
+
+def tail(elements: int) -> int:
+    return max(2, CHECKED // elements)
+
+
+def batch(spec: Spec) -> str:
+    assert spec.io.batch is not None
+    return spec.io.batch
+
+
+def large_cases() -> list[Case]:
+    found: dict[tuple[str, str], Case] = {}
+    for case in cases(discover()):
+        if case.kind != "scaled" or case.spec.dtype != dtypes.bfloat16 or case.spec.variant:
+            continue
+        found.setdefault((case.spec.operation.name, case.spec.direction), enlarged(case))
+    return list(found.values())
+
+
+CASES = large_cases()
+
+
+@pytest.fixture(scope="module")
+def libraries() -> Libraries:
+    planned = Libraries()
+    for case in CASES:
+        case.on(Planner(planned))
+    planned.plan(WRONG, ["right", "counts_in_32_bits"], None)
+    planned.compile()
+    return planned
+
+
+def sparse(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take memory only where they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    memory = mmap.mmap(-1, max(prod(shape) * dtype.itemsize, 1), flags=flags)
+    return torch.frombuffer(memory, dtype=dtype, count=prod(shape)).reshape(tuple(shape))
+
+
+def last_block(geometry: Geometry) -> list[int]:
+    return [int(geometry.blocks) - 1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_the_last_block_is_right_beyond_two_billion_elements(
+    case: Case, libraries: Libraries
+) -> None:
+    io, name = case.spec.io, batch(case.spec)
+    prepared = case.on(EmulatorToolchain(libraries, only_blocks=last_block, count=False))
+    operands = (*io.operands.values(), *prepared.scratch)
+    buffers = {t.name: sparse(t.shape, t.dtype.torch_dtype) for t in operands}
+    one = max(prod(t.shape[1:]) for t in io.operands.values() if t.batched_over == name)
+    checked = tail(one)
+    operation, dtype, dims = case.spec.operation, case.spec.dtype, case.spec.dims | {name: checked}
+    inputs = make_inputs(operation, case.spec.direction, dims, dtype, seed=2)
+    for tensor in io.reads:
+        large = buffers[tensor.name]
+        (large[-checked:] if tensor.batched_over == name else large).copy_(inputs[tensor.name])
+    prepared.bind(buffers, None)()
+    small = operation.directions(dims, dtype).get(case.spec.direction)
+    assert small is not None
+    exact = evaluate(small, inputs)
+    for tensor in io.writes:
+        if tensor.batched_over == name:
+            got = buffers[tensor.name][-checked:].double()
+            written = got != 0
+            assert written.any(), f"nothing was written to {tensor.name}"
+            expected = exact[tensor.name]
+            scale = expected.abs() + expected.square().mean().sqrt()
+            error = (got - expected).abs() / scale
+            assert error[written].max() <= tolerance(tensor), tensor.name
+
+
+@pytest.mark.parametrize("name", ["right", "counts_in_32_bits"])
+def test_an_index_of_32_bits_is_caught(name: str, libraries: Libraries) -> None:
+    n = BEYOND + 300
+    x, y = sparse((n,), torch.float32), sparse((n,), torch.float32)
+    x[-1] = 7.0
+    toolchain = EmulatorToolchain(libraries, only_blocks=last_block, count=False)
+    (kernel,) = toolchain.build(WRONG, [name], reference_target("sm_90"))
+    launch = kernel.bind(None, Geometry(-(-n // 256), 256), (y, x, numpy.int64(n)))
+    if name == "right":
+        launch()
+        assert y[-1] == 7.0
+    else:
+        with pytest.raises(EmulatorError, match="of 4 bytes at byte -"):
+            launch()
