@@ -107,7 +107,7 @@ class _Side:
     choices: dict[str, Choice] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
     _worker: Worker[Answer] | None = None
-    _answers: Iterator[Answer | Loss] = iter(())
+    _answers: Iterator[Answer | Loss] = field(default_factory=lambda: iter(()))
 
     def start(self, selection: Selection, timeout: float) -> list[Known]:
         """A fresh worker's cases. Raises NoCommonProtocol."""
