@@ -42,7 +42,8 @@ def forward_plan(
     if fit:
         lanes, each = fit
         threads = max(lanes, BLOCK) if lanes <= WARP else lanes
-        registers = 48 if (width, each) == (16, 2) else 64
+        # 32-byte accesses take 16 more, which the residual's 24 cover.
+        registers = 48 if each * width <= 32 and (width == 16 or residual) else 64
         registers += 24 * residual + 16 * ragged
         blocks = resident(threads, registers, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
@@ -102,8 +103,8 @@ def _forward(spec: Spec, source: Path) -> Prepared:
         data = operands(tensors, spec.io.operands.values())
         if not rows or not columns:
             return nothing
-        values = (*data, *sizes(spec, plan, tensors), numpy.float32(EPS))
-        return kernel.bind(stream, geometry, values)
+        extents = sizes(spec, plan, tensors)
+        return kernel.bind(stream, geometry, [*data, *extents, numpy.float32(EPS)])
 
     return Prepared(bind, choice={"path": path, "plan": str(plan)})
 

@@ -14,33 +14,40 @@
 template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     add_rms_norm_forward(const T* x, const T* residual, const T* weight, T* h, T* y, float* rstd,
-                         long long rows, int columns, int shift, int weight_shift, float inverse_columns, float eps) {
-  RmsForward<T>{x, residual, weight, h, y, rstd, rows, columns, shift, weight_shift, inverse_columns, eps}
+                         long long rows, int columns, int shift, int weight_shift,
+                         float inverse_columns, float eps) {
+  RmsForward<T>{x, residual, weight, h, y, rstd, rows, columns, shift, weight_shift,
+                inverse_columns, eps}
       .template in_registers<Plan, true, kStores>();
 }
 
 template <typename T, class Plan, Reuse kStores, bool kStaged>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     add_rms_norm_forward_steps(const T* x, const T* residual, const T* weight, T* h, T* y,
-                               float* rstd, long long rows, int columns, int shift, int weight_shift, float inverse_columns,
-                               float eps) {
-  RmsForward<T>{x, residual, weight, h, y, rstd, rows, columns, shift, weight_shift, inverse_columns, eps}
+                               float* rstd, long long rows, int columns, int shift,
+                               int weight_shift, float inverse_columns, float eps) {
+  RmsForward<T>{x, residual, weight, h, y, rstd, rows, columns, shift, weight_shift,
+                inverse_columns, eps}
       .template in_steps<Plan, true, kStaged, kStores>();
 }
 
 template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     add_rms_norm_backward(const T* dy, const T* dh, const T* h, const T* weight, const float* rstd,
-                          T* dx, float* partials, long long rows, int columns, int shift, int weight_shift, float inverse_columns) {
-  RmsBackward<T>{dy, dh, h, weight, rstd, dx, partials, rows, columns, shift, weight_shift, inverse_columns}
+                          T* dx, float* partials, long long rows, int columns, int shift,
+                          int weight_shift, float inverse_columns) {
+  RmsBackward<T>{dy, dh, h, weight, rstd, dx, partials, rows, columns, shift, weight_shift,
+                 inverse_columns}
       .template in_registers<Plan, true, kStores>();
 }
 
 template <typename T, class Plan>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     add_rms_norm_projections(const T* dy, const T* dh, const T* h, const T* weight,
-                             const float* rstd, float* projected, long long rows, int columns, int shift, int weight_shift, float inverse_columns) {
-  RmsBackward<T>{dy, dh, h, weight, rstd, nullptr, nullptr, rows, columns, shift, weight_shift, inverse_columns}
+                             const float* rstd, float* projected, long long rows, int columns,
+                             int shift, int weight_shift, float inverse_columns) {
+  RmsBackward<T>{dy, dh, h, weight, rstd, nullptr, nullptr, rows, columns, shift, weight_shift,
+                 inverse_columns}
       .template projections<Plan>(projected);
 }
 
@@ -48,7 +55,9 @@ template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     add_rms_norm_backward_tiles(const T* dy, const T* dh, const T* h, const T* weight,
                                 const float* rstd, const float* projected, T* dx, float* partials,
-                                long long rows, int columns, int shift, int weight_shift, float inverse_columns) {
-  RmsBackward<T>{dy, dh, h, weight, rstd, dx, partials, rows, columns, shift, weight_shift, inverse_columns}
+                                long long rows, int columns, int shift, int weight_shift,
+                                float inverse_columns) {
+  RmsBackward<T>{dy, dh, h, weight, rstd, dx, partials, rows, columns, shift, weight_shift,
+                 inverse_columns}
       .template in_tiles<Plan, true, kStores>(projected);
 }

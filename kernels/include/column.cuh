@@ -31,7 +31,9 @@ class ColumnSums {
 
   __device__ explicit ColumnSums(float* shared) : shared_(shared) {
     if constexpr (kShared) {
-      for (int i = threadIdx.x; i < Plan::kGroups * kGroupFloats; i += Plan::kThreads) shared_[i] = 0.0f;
+      for (int i = threadIdx.x; i < Plan::kGroups * kGroupFloats; i += Plan::kThreads) {
+        shared_[i] = 0.0f;
+      }
       __syncthreads();
     } else {
 #pragma unroll
@@ -104,8 +106,9 @@ class ColumnSums {
   float kept_[kShared ? 1 : Plan::kVectors][kWidth];
 };
 
-// sums[c] = partials[0][c] + partials[1][c] + … in an order that depends on the shape alone. A block
-// owns kColumns columns (one line of 128 bytes); its rows of threads take every kRows-th partial.
+// sums[c] = partials[0][c] + partials[1][c] + … in an order that depends on the shape alone. A
+// block owns kColumns columns (one line of 128 bytes); its rows of threads take every kRows-th
+// partial.
 template <typename T, int kColumns, int kRows>
 __global__ void column_sums(T* sums, const float* partials, int rows, int columns) {
   SHARED_ARRAY(float, shared, kColumns * kRows);

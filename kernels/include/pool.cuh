@@ -95,7 +95,8 @@ struct ForwardStrip {
                              int lanes) {
     const Strip<kWidth> strip(planes, lanes, planes.out_height, planes.band_rows, kThreads);
     const T* const from = x + strip.plane * planes.height * planes.width + strip.column;
-    const long long to = strip.plane * planes.out_height * planes.out_width + strip.column / kStride;
+    const long long to =
+        strip.plane * planes.out_height * planes.out_width + strip.column / kStride;
     const bool first = strip.column == 0;
 
     const auto fetch = [&](int row) {

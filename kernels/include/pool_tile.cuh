@@ -26,7 +26,8 @@ struct Run {
   // Takes length * sizeof(T) + 2 * kBytes bytes of shared memory.
   __device__ Run(const T* p, long long start, int length, unsigned char* shared) : data(p + start) {
     if constexpr (kStaged) {
-      const int shift = static_cast<int>(reinterpret_cast<unsigned long long>(p) % kBytes / sizeof(T));
+      const int shift =
+          static_cast<int>(reinterpret_cast<unsigned long long>(p) % kBytes / sizeof(T));
       const Row<T, kWidth, true> run(start, length, shift);
       Packed<T, kWidth>* const staged = reinterpret_cast<Packed<T, kWidth>*>(shared);
       constexpr int kLoads = 4;  // asked for before the first is used
@@ -78,7 +79,8 @@ struct ForwardTile {
       for (int column = threadIdx.x % lanes; column < planes.out_width; column += lanes) {
         float best;
         int place;
-        window(in, planes, origin, row * kStride - padding, column * kStride - padding, best, place);
+        window(in, planes, origin, row * kStride - padding, column * kStride - padding, best,
+               place);
         store<kStores>(y + to + column, Vector<T, 1>{{from_float<T>(best)}});
         store<kStores>(offset + to + column,
                        Vector<unsigned char, 1>{{static_cast<unsigned char>(place)}});
@@ -91,7 +93,8 @@ struct ForwardTile {
                                 int left, float& best, int& place) {
     const int first_row = top < 0 ? -top : 0;
     const int first_column = left < 0 ? -left : 0;
-    best = Maximum::identity();  // where all is -inf, the first element that is not padding is the place
+    // Where all is -inf, the place is the first element that is not padding.
+    best = Maximum::identity();
     place = first_row * kKernel + first_column;
     const bool inside = top >= 0 && left >= 0 && top + kKernel <= planes.height &&
                         left + kKernel <= planes.width;

@@ -1,8 +1,8 @@
 // Rows of a matrix: how a row is cut into vectors, and sums over the threads that share it.
 //
-// A row is cut where memory is aligned, not where the row begins. With 4097 columns of bfloat16 only
-// every eighth row begins on 16 bytes; cut at the row, seven rows in eight would go by elements.
-// Cut in memory, only the first and the last vector of a row can be partial:
+// A row is cut where memory is aligned, not where the row begins. With 4097 columns of bfloat16
+// only every eighth row begins on 16 bytes; cut at the row, seven rows in eight would go by
+// elements. Cut in memory, only the first and the last vector of a row can be partial:
 //
 //   memory   |........|........|........|........|      16-byte steps
 //   row           |>>>>>>>>>>>>>>>>>>>>>>>|
@@ -58,19 +58,20 @@ struct Row {
     return first < columns;
   }
 
+  // `outside` is what stands where the vector reaches beyond the run.
   template <Reuse kReuse>
-  __device__ Values load(const T* base, int vector) const {
+  __device__ Values load(const T* base, int vector, const Values& outside = Values::zeros()) const {
     const T* p = base + start + column(vector);
     if (whole(vector)) return Values::of(::load<kReuse, kWidth>(p));
     if constexpr (kRagged) {
-      Vector<T, kWidth> values = Values::zeros().vector();
+      Vector<T, kWidth> values = outside.vector();
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         if (has(column(vector) + i)) values[i] = ::load<kReuse, 1>(p + i)[0];
       }
       return Values::of(values);
     }
-    return Values::zeros();
+    return outside;
   }
 
   template <Reuse kReuse>
@@ -87,8 +88,8 @@ struct Row {
     }
   }
 
-  // Of a parameter that all rows share, one per column, in L1. It is cut where it is aligned itself:
-  // where the row is out of step, two of its vectors are loaded and spliced.
+  // Of a parameter that all rows share, one per column, in L1. It is cut where it is aligned
+  // itself: where the row is out of step, two of its vectors are loaded and spliced.
   __device__ Values load_parameter(const T* parameter, int parameter_shift, int vector) const {
     const Row own(0, columns, parameter_shift);
     if constexpr (kRagged) {
@@ -101,39 +102,66 @@ struct Row {
     return own.template load<Reuse::kSoon>(parameter, vector);
   }
 
- private:
+  // Whether a column of some vector is one of the run.
   __device__ bool has(int column) const {
     return static_cast<unsigned int>(column) < static_cast<unsigned int>(columns);
   }
 };
 
-// Sums over the threads of a row, the same bits in each of them. Within a warp by shuffles; across
-// warps through shared memory, every thread adding the warps in the same order. Two sets of slots
-// in turn, so that one barrier per sum is enough.
-template <int kLanes>
-class RowSum {
+// Reductions over the threads of a row, the same bits in each of them. Within a warp by shuffles;
+// across warps through shared memory, every thread combining the warps in the same order. Two sets
+// of slots in turn, so that one barrier per reduction is enough. Up to kMost values at once share
+// that barrier.
+template <int kLanes, int kMost = 1>
+class RowReduction {
   static constexpr int kWarps = (kLanes + kWarp - 1) / kWarp;
 
  public:
-  static constexpr int kFloats = 2 * kWarps;  // of shared memory
+  static constexpr int kFloats = 2 * kMost * kWarps;  // of shared memory
 
-  __device__ explicit RowSum(float* slots) : slots_(slots) {}
+  __device__ explicit RowReduction(float* slots) : slots_(slots) {}
 
-  __device__ float operator()(float value) {
-    value = reduce_lanes<Sum, kLanes < kWarp ? kLanes : kWarp>(value);
-    if constexpr (kLanes > kWarp) {
-      float* const now = slots_ + turn_ * kWarps;
-      turn_ ^= 1;
-      if (threadIdx.x % kWarp == 0) now[threadIdx.x / kWarp] = value;
-      __syncthreads();
-      value = 0.0f;
+  template <class Reduction, int kValues>
+  __device__ void all(float (&values)[kValues]) {
+    static_assert(kValues <= kMost, "there are slots for kMost values");
 #pragma unroll
-      for (int warp = 0; warp < kWarps; ++warp) value += now[warp];
+    for (int i = 0; i < kValues; ++i) {
+      values[i] = reduce_lanes<Reduction, kLanes < kWarp ? kLanes : kWarp>(values[i]);
     }
-    return value;
+    if constexpr (kLanes > kWarp) {
+      float* const now = slots_ + turn_ * kMost * kWarps;
+      turn_ ^= 1;
+      if (threadIdx.x % kWarp == 0) {
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) now[i * kWarps + threadIdx.x / kWarp] = values[i];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        values[i] = Reduction::identity();
+#pragma unroll
+        for (int warp = 0; warp < kWarps; ++warp) {
+          values[i] = Reduction::apply(values[i], now[i * kWarps + warp]);
+        }
+      }
+    }
+  }
+
+  template <class Reduction>
+  __device__ float of(float value) {
+    float values[1] = {value};
+    all<Reduction>(values);
+    return values[0];
   }
 
  private:
   float* slots_;
   int turn_ = 0;
+};
+
+template <int kLanes>
+class RowSum : public RowReduction<kLanes> {
+ public:
+  using RowReduction<kLanes>::RowReduction;
+  __device__ float operator()(float value) { return this->template of<Sum>(value); }
 };

@@ -63,14 +63,21 @@ struct alignas(N * sizeof(T)) Packed {
     return packed;
   }
 
+  static __device__ Packed filled(float value) {
+    float values[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = value;
+    return rounded(values);
+  }
+
   static __device__ Packed of(const Vector<T, N>& vector) {
     return reinterpret_cast<const Packed&>(vector);
   }
 
   __device__ Vector<T, N> vector() const { return reinterpret_cast<const Vector<T, N>&>(*this); }
 
-  // Across a barrier the compiler keeps what it has already unpacked, at twice the registers. A zero
-  // that only run time knows hides that the words are the same: they are then unpacked again.
+  // Across a barrier the compiler keeps what it has already unpacked, at twice the registers. A
+  // zero that only run time knows hides that the words are the same: they are unpacked again.
   __device__ void hide(unsigned int zero) {
     if constexpr (sizeof(T) < 4) {
 #pragma unroll
@@ -97,7 +104,10 @@ __device__ Packed<T, N> splice(const Packed<T, N>& low, const Packed<T, N>& high
   constexpr int kPerWord = Packed<T, N>::kPerWord;
   unsigned int words[2 * kWords];
 #pragma unroll
-  for (int i = 0; i < 2 * kWords; ++i) words[i] = i < kWords ? low.words[i] : high.words[i - kWords];
+  for (int i = 0; i < kWords; ++i) {
+    words[i] = low.words[i];
+    words[kWords + i] = high.words[i];
+  }
   // By halves of a vector, then quarters: registers cannot be indexed at run time.
 #pragma unroll
   for (int step = kWords / 2; step > 0; step /= 2) {

@@ -1,6 +1,6 @@
 // RMSNorm of rows, forward and backward, alone or with a residual add in front of it.
 //
-//   forward    h = x + residual, or x      y = h * rstd * weight      rstd = 1/sqrt(mean(h^2) + eps)
+//   forward    h = x + residual, or x    y = h * rstd * weight    rstd = 1/sqrt(mean(h^2) + eps)
 //   backward   dx = (dy * weight - h * dot) * rstd (+ dh)     dot = rstd^2 * mean(dy * weight * h)
 //              dweight = sum over rows of dy * h * rstd
 //
@@ -55,8 +55,8 @@ struct RmsForward {
     return Packed<T, kWidth>::rounded(y);
   }
 
-  // Rows that fit in registers. Where there are registers for it (kAhead), the next row is asked for
-  // before this one is reduced, so that a block always has loads on their way. Under them the
+  // Rows that fit in registers. Where there are registers for it (kAhead), the next row is asked
+  // for before this one is reduced, so that a block always has loads on their way. Under them the
   // weight can come from L1 after the reduction, and costs no register during it.
   template <class Plan, bool kResidual, Reuse kStores>
   __device__ void in_registers() const {
@@ -205,7 +205,9 @@ struct RmsBackward {
   static __device__ void accumulate(Sums& sums, const Span& row, int k, int v, float r,
                                     const Packed<T, kWidth>& dy, const Packed<T, kWidth>& x) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums.add(k, i, row.column(v) + i, row.columns, dy[i] * x[i] * r);
+    for (int i = 0; i < kWidth; ++i) {
+      sums.add(k, i, row.column(v) + i, row.columns, dy[i] * x[i] * r);
+    }
   }
 
   template <bool kResidual, int kWidth>
@@ -224,8 +226,8 @@ struct RmsBackward {
 
   // Rows that fit in registers: one pass. dweight needs no statistic but rstd, so it is added up
   // before the reduction, while other warps are still loading; the reduction's barrier also
-  // separates the rows for the column sums. The weight comes from L1 twice a row: kept in registers it
-  // would cost a resident block.
+  // separates the rows for the column sums. The weight comes from L1 twice a row: kept in
+  // registers it would cost a resident block.
   template <class Plan, bool kResidual, Reuse kStores>
   __device__ void in_registers() const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();

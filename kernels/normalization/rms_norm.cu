@@ -5,8 +5,8 @@
 // 1. A thread per row, two loops: right, and every lane of a warp reads another row.
 // 2. A block per row, strided by its threads, vectors of 16 bytes: coalesced; x is read twice.
 // 3. The row stays in registers, still packed, between its statistic and its output: x once. One
-//    barrier per row; up to 3072 bytes a row belongs to one warp or less and needs none.
-// 4. A persistent grid: the weight is loaded once per block and not once per row.
+//    barrier per row; up to 2048 bytes a row belongs to one warp or less and needs none.
+// 4. A persistent grid: from a block's second row on, the weight is in L1.
 // 5. The next row's loads are issued before this row's reduction, so that no block ever waits with
 //    nothing on its way; loads skip L1, stores stream past the cache.
 // 6. Rows that do not begin on 16 bytes are cut where memory is aligned: only their ends go by
@@ -17,39 +17,48 @@
 // 2. One pass: a block keeps float32 sums of its columns while it walks its rows. Atomics at the
 //    end would make the bits depend on the order of blocks.
 // 3. Blocks leave partial sums; column_sums adds them in a fixed order.
-// 4. dx = (dy * weight - x * dot) * rstd needs one reduction per row, since rstd came from forward.
+// 4. dx = (dy * weight - x * dot) * rstd needs one reduction per row, since rstd came from forward;
+//    dweight is added up before it, and rstd is asked for a row early.
 // 5. Rows too long for registers: a first kernel leaves each row's dot, a second one owns tiles of
 //    columns.
 #include "row_rms.cuh"
 
 template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
-    rms_norm_forward(const T* x, const T* weight, T* y, float* rstd, long long rows, int columns, int shift, int weight_shift, float inverse_columns, float eps) {
-  RmsForward<T>{x, nullptr, weight, nullptr, y, rstd, rows, columns, shift, weight_shift, inverse_columns, eps}
+    rms_norm_forward(const T* x, const T* weight, T* y, float* rstd, long long rows, int columns,
+                     int shift, int weight_shift, float inverse_columns, float eps) {
+  RmsForward<T>{x, nullptr, weight, nullptr, y, rstd, rows, columns, shift, weight_shift,
+                inverse_columns, eps}
       .template in_registers<Plan, false, kStores>();
 }
 
 template <typename T, class Plan, Reuse kStores, bool kStaged>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     rms_norm_forward_steps(const T* x, const T* weight, T* y, float* rstd, long long rows,
-                           int columns, int shift, int weight_shift, float inverse_columns, float eps) {
-  RmsForward<T>{x, nullptr, weight, nullptr, y, rstd, rows, columns, shift, weight_shift, inverse_columns, eps}
+                           int columns, int shift, int weight_shift, float inverse_columns,
+                           float eps) {
+  RmsForward<T>{x, nullptr, weight, nullptr, y, rstd, rows, columns, shift, weight_shift,
+                inverse_columns, eps}
       .template in_steps<Plan, false, kStaged, kStores>();
 }
 
 template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     rms_norm_backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx,
-                      float* partials, long long rows, int columns, int shift, int weight_shift, float inverse_columns) {
-  RmsBackward<T>{dy, nullptr, x, weight, rstd, dx, partials, rows, columns, shift, weight_shift, inverse_columns}
+                      float* partials, long long rows, int columns, int shift, int weight_shift,
+                      float inverse_columns) {
+  RmsBackward<T>{dy, nullptr, x, weight, rstd, dx, partials, rows, columns, shift, weight_shift,
+                 inverse_columns}
       .template in_registers<Plan, false, kStores>();
 }
 
 template <typename T, class Plan>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     rms_norm_projections(const T* dy, const T* x, const T* weight, const float* rstd,
-                         float* projected, long long rows, int columns, int shift, int weight_shift, float inverse_columns) {
-  RmsBackward<T>{dy, nullptr, x, weight, rstd, nullptr, nullptr, rows, columns, shift, weight_shift, inverse_columns}
+                         float* projected, long long rows, int columns, int shift, int weight_shift,
+                         float inverse_columns) {
+  RmsBackward<T>{dy, nullptr, x, weight, rstd, nullptr, nullptr, rows, columns, shift, weight_shift,
+                 inverse_columns}
       .template projections<Plan>(projected);
 }
 
@@ -58,6 +67,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     rms_norm_backward_tiles(const T* dy, const T* x, const T* weight, const float* rstd,
                             const float* projected, T* dx, float* partials, long long rows,
                             int columns, int shift, int weight_shift, float inverse_columns) {
-  RmsBackward<T>{dy, nullptr, x, weight, rstd, dx, partials, rows, columns, shift, weight_shift, inverse_columns}
+  RmsBackward<T>{dy, nullptr, x, weight, rstd, dx, partials, rows, columns, shift, weight_shift,
+                 inverse_columns}
       .template in_tiles<Plan, false, kStores>(projected);
 }

@@ -7,15 +7,15 @@
 // 2. Tiles: a block copies its planes to shared memory by aligned vectors, once, and pools there;
 //    consecutive lanes take consecutive windows, so shared memory has no conflicts at stride 2.
 // 3. Strips: nine reads and compares per output are more instructions than HBM leaves time for. A
-//    thread pools vectors of a row first, then rows: the overlap is neither read nor compared twice.
+//    thread pools vectors of a row first, then rows: what overlaps is read and compared once.
 // 4. The next output row is loaded while this one is compared.
 // The place is one byte, row * kernel + column in its window: 3 bytes written per output where
 // 8-byte indices are 10.
 //
 // Backward
 // 1. Scatter with atomics into a dx that was set to zero: two passes, and an order that changes.
-// 2. Gather: an element of dx adds the windows that point to it, at most (kernel / stride)^2 of them,
-//    in order: one pass, the same bits every time.
+// 2. Gather: an element of dx adds the windows that point to it, at most (kernel / stride)^2 of
+//    them, in order: one pass, the same bits every time.
 #include "pool_tile.cuh"
 
 template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
