@@ -17,7 +17,7 @@ from membound.kernels.discovery import discover
 from membound.kernels.inputs import evaluate
 from membound.kernels.operation import Direction, Tensor
 from membound.kernels.spec import Prepared
-from membound.tests.emulator.cases import Case, blank, cases, place
+from membound.tests.emulator.cases import SMALL_GB10, Case, blank, cases, place
 from membound.tests.emulator.layout import Traffic
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
 
@@ -36,6 +36,12 @@ ALIGNED_SECTORS, RAGGED_SECTORS = 1.05, 1.75
 
 CATALOGUE = discover()
 CASES = list(cases(CATALOGUE))
+WIDE_CASES = [
+    case
+    for case in cases(CATALOGUE, SMALL_GB10)
+    if case.spec.dtype == dtypes.bfloat16 and case.kind in {"scaled", "ragged"}
+]
+"""Where vectors are 32 bytes."""
 
 
 def once_per_implementation(kind: str, dtype: dtypes.DType) -> list[Case]:
@@ -56,7 +62,7 @@ def each(found: Sequence[Case]) -> pytest.MarkDecorator:
 def libraries() -> Libraries:
     """One compilation per source, of every kernel that some case asks for."""
     planned = Libraries()
-    for case in CASES:
+    for case in (*CASES, *WIDE_CASES):
         case.on(Planner(planned))
     planned.compile()
     return planned
@@ -114,6 +120,11 @@ def test_agrees_with_float64(case: Case, libraries: Libraries) -> None:
     assert wrong(case, EmulatorToolchain(libraries, count=False)) is None
 
 
+@each(WIDE_CASES)
+def test_agrees_where_vectors_are_32_bytes(case: Case, libraries: Libraries) -> None:
+    assert wrong(case, EmulatorToolchain(libraries, count=False)) is None
+
+
 @each(once_per_implementation("ragged", dtypes.bfloat16))
 def test_agrees_where_no_operand_is_aligned(case: Case, libraries: Libraries) -> None:
     assert wrong(case, EmulatorToolchain(libraries, count=False), offset=1) is None
@@ -148,7 +159,7 @@ def test_moves_its_traffic_and_no_more(
     for tensor in io.reads:
         row = (case.spec.operation.name, case.spec.direction, tensor.name)
         if tensor.nbytes == widest and not case.spec.variant and row not in REREADS:
-            assert sum(one.loaded for one in counted[tensor.name]) == tensor.nbytes, row
+            assert sum(one.loaded for one in counted[tensor.name]) == tensor.traffic, row
         assert not any(one.stored for one in counted[tensor.name])
 
 
@@ -173,7 +184,7 @@ def moved(launches: Sequence[Traffic]) -> int:
 
 def by_products(io: Direction) -> int:
     """Bytes of outputs that the traffic leaves out."""
-    return sum(t.nbytes - t.traffic for t in io.operands.values())
+    return sum(t.nbytes - t.traffic for t in io.outputs)
 
 
 def intermediates(case: Case) -> set[str]:

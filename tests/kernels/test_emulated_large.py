@@ -40,7 +40,7 @@ def enlarged(case: Case) -> Case:
     """The case with its leading extent so long that its widest tensor exceeds 2^31 elements."""
     spec, operation = case.spec, case.spec.operation
     one = max(prod(t.shape[1:]) for t in spec.io.operands.values() if t.batched_over == batch(spec))
-    dims = spec.dims | {batch(spec): BEYOND // one + tail(one)}
+    dims = {**spec.dims, batch(spec): BEYOND // one + tail(one)}
     io = operation.directions(dims, spec.dtype).get(spec.direction)
     assert io is not None
     target = reference_target("sm_90")
@@ -100,7 +100,8 @@ def test_the_last_block_is_right_beyond_two_billion_elements(
     buffers = {t.name: sparse(t.shape, t.dtype.torch_dtype) for t in operands}
     one = max(prod(t.shape[1:]) for t in io.operands.values() if t.batched_over == name)
     checked = tail(one)
-    operation, dtype, dims = case.spec.operation, case.spec.dtype, case.spec.dims | {name: checked}
+    operation, dtype = case.spec.operation, case.spec.dtype
+    dims = {**case.spec.dims, name: checked}
     inputs = make_inputs(operation, case.spec.direction, dims, dtype, seed=2)
     for tensor in io.reads:
         large = buffers[tensor.name]
