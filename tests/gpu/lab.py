@@ -11,10 +11,16 @@ from membound.bench.arena import Arena
 from membound.bench.verify import verify
 from membound.kernels.discovery import Implementation
 from membound.kernels.inputs import evaluate, make_inputs
-from membound.kernels.operation import Operation
+from membound.kernels.operation import DIRECTIONS, Operation
 from membound.kernels.spec import CannotPrepare, Spec
 from membound.kernels.target import Target
-from membound.tests.kernels.gpu_cases import specs
+
+_FIRST = 5  # length of the extents that fill memory
+
+
+def longest(extent: int) -> int:
+    """Of every other extent; what no vector divides stays so."""
+    return 1024 + extent % 2
 
 
 @dataclass(frozen=True)
@@ -55,15 +61,24 @@ class Lab:
 
 
 def small_specs(operation: Operation, target: Target, *, few: bool) -> Iterator[tuple[str, Spec]]:
-    """One shape per direction and dtype; with `few`, one per direction."""
-    seen: set[tuple[str, str]] = set()
-    for case, spec in specs(operation, target):
-        if not all(tensor.elements for tensor in spec.io.operands.values()):
-            continue
-        key = (spec.direction, "" if few else spec.dtype.name)
-        if key not in seen:
-            seen.add(key)
-            yield case, spec
+    """(case, spec) of every direction and dtype, each at one of the shapes, shrunk in turn; with
+    `few`, of every direction alone."""
+    dtypes = operation.dtypes[:1] if few else operation.dtypes
+    for index, dtype in enumerate(dtypes):
+        shape = operation.shapes[index % len(operation.shapes)]
+        dims = {
+            name: _FIRST
+            if name in (shape.grow, operation.dims[0])
+            else min(extent, longest(extent))
+            for name, extent in shape.dims.items()
+        }
+        directions = operation.directions(dims, dtype)
+        for direction in DIRECTIONS:
+            io = directions.get(direction)
+            if io is not None:
+                extents = "x".join(map(str, dims.values()))
+                case = f"{operation.name}/{direction}/{dtype}/{extents}"
+                yield case, Spec(operation, direction, dims, dtype, io, target)
 
 
 def faults(lab: Lab, implementations: list[Implementation], *, few: bool) -> dict[str, str]:
