@@ -18,9 +18,9 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import ceil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil, prod
 from statistics import median
 from time import perf_counter
 
@@ -30,7 +30,7 @@ from ..kernels import chain
 from ..kernels.discovery import Catalogue, Implementation, discover
 from ..kernels.dtypes import float32
 from ..kernels.inputs import make_inputs
-from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
+from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation, Tensor
 from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
 from ..kernels.target import MIB, Target
 from .arena import Arena
@@ -42,6 +42,7 @@ GOAL_GAIN = 0.9  # of the gain that the bytes of the chain predict
 
 _CEILINGS = ("mix_0r1w", "mix_1r1w", "mix_2r1w", "mix_3r1w", "mix_1r0w")
 _SET_BYTES = 64 * MIB
+_COLUMNS = 4096  # of the copies
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class Bench:
         self.catalogue = catalogue
         self.target = Target("cpu", platform.machine(), cores, 0)
         self.total_bytes, self.rounds, self.compiled = total_bytes, rounds, compiled
-        self.arena = Arena(torch.device("cpu"), 6 * total_bytes)
+        self.arena = Arena(torch.device("cpu"), 3 * total_bytes)
 
     def measure(self, operation: Operation, direction: DirectionName) -> Row:
         """Raises CannotPrepare where the `cpu` kernel cannot run."""
@@ -107,7 +108,7 @@ class Bench:
             raise CannotPrepare(f"{operation.name} has no cpu implementation")
         contestants = {"cpu": self._bound(found["cpu"], spec, sets)}
         for mix in self._enclosing(_read_share(spec.io)):
-            contestants[mix] = self._ceiling(mix)
+            contestants[mix] = self._ceiling(mix, spec.io, sets)
         if "torch" in found and found["torch"].refuses(name, float32.name) is None:
             contestants["torch"] = self._bound(found["torch"], spec, sets)
         if self.compiled:
@@ -117,16 +118,23 @@ class Bench:
             contestants["unfused"] = self._bound(found[unfused], spec, sets)
         return contestants
 
-    def _spec(self, operation: Operation, name: DirectionName) -> Spec:
+    def _spec(
+        self, operation: Operation, name: DirectionName, dims: Mapping[str, int] | None = None
+    ) -> Spec:
+        """At `dims`, or at a scaled shape that moves `_SET_BYTES`."""
+        if dims is None:
+            dims = self._scaled(operation, name)
+        io = operation.directions(dims, float32).get(name)
+        assert io is not None
+        return Spec(operation, name, dims, float32, io, self.target)
+
+    def _scaled(self, operation: Operation, name: DirectionName) -> dict[str, int]:
         shape = next(shape for shape in operation.shapes if shape.kind == "scaled")
         assert shape.grow is not None
         length = shape.dims[shape.grow]
         io = operation.directions(shape.dims, float32).get(name)
         assert io is not None
-        shape = shape.grown(max(1, round(length * _SET_BYTES / io.traffic)))
-        io = operation.directions(shape.dims, float32).get(name)
-        assert io is not None
-        return Spec(operation, name, shape.dims, float32, io, self.target)
+        return shape.grown(max(1, round(length * _SET_BYTES / io.traffic))).dims
 
     def _sets(self, spec: Spec) -> list[dict[str, torch.Tensor]]:
         """Buffers with the same inputs, as many as the total asks for."""
@@ -160,12 +168,46 @@ class Bench:
     def _mix_share(self, name: str) -> float:
         return _read_share(self._spec(self.catalogue.operations[name], "forward").io)
 
-    def _ceiling(self, name: str) -> Contestant:
+    def _ceiling(
+        self, name: str, io: Direction, sets: Sequence[Mapping[str, torch.Tensor]]
+    ) -> Contestant:
+        """A copy that reads where the operation reads and writes where it writes.
+
+        Memory is not alike everywhere (huge pages, the pages of a host below), so the two must not
+        run on different parts of it.
+        """
         operation = self.catalogue.operations[name]
-        spec = self._spec(operation, "forward")
+        stated = operation.directions({"rows": 1, "columns": 1}, float32).forward
+        wanted = [sum(t.moved is None for t in some) for some in (stated.reads, stated.writes)]
+        elements = min(
+            _longest(pool, count)
+            for pool, count in zip((io.reads, io.writes), wanted, strict=True)
+            if count
+        )
+        dims = {"rows": elements // _COLUMNS, "columns": _COLUMNS}
+        spec = self._spec(operation, "forward", dims)
         implementations = self.catalogue.implementations(operation)
         implementation = next(i for i in implementations if i.label == "cpu")
-        return self._bound(implementation, spec, self._sets(spec))
+        shape = (dims["rows"], _COLUMNS)
+        return self._bound(
+            implementation, spec, [self._overlaid(spec.io, io, one, shape) for one in sets]
+        )
+
+    def _overlaid(
+        self,
+        mix: Direction,
+        io: Direction,
+        tensors: Mapping[str, torch.Tensor],
+        shape: tuple[int, int],
+    ) -> dict[str, torch.Tensor]:
+        """The operands of a copy as parts of the operands of an operation."""
+        found: dict[str, torch.Tensor] = {}
+        for stated, pool in ((mix.reads, io.reads), (mix.writes, io.writes)):
+            pieces = _pieces([tensors[t.name] for t in pool if t.dtype == float32], prod(shape))
+            for tensor in stated:
+                whole = tensor.moved is None
+                found[tensor.name] = next(pieces).view(shape) if whole else self.arena.take(tensor)
+        return found
 
     def _judged(
         self,
@@ -208,9 +250,22 @@ class Bench:
         return None
 
 
-def _variant(spec: Spec, implementation: Implementation) -> Spec:
-    from dataclasses import replace
+def _longest(pool: Sequence[Tensor], count: int) -> int:
+    """Elements of the longest `count` arrays that fit into the float32 tensors of `pool`."""
+    sizes = [tensor.elements for tensor in pool if tensor.dtype == float32]
+    lengths = {size // parts for size in sizes for parts in range(1, count + 1)}
+    return max((n for n in lengths if n and sum(size // n for size in sizes) >= count), default=0)
 
+
+def _pieces(tensors: Sequence[torch.Tensor], elements: int) -> Iterator[torch.Tensor]:
+    """Disjoint runs of `elements` in the tensors, one after the other."""
+    for tensor in tensors:
+        flat = tensor.view(-1)
+        for start in range(0, flat.numel() - elements + 1, elements):
+            yield flat[start : start + elements]
+
+
+def _variant(spec: Spec, implementation: Implementation) -> Spec:
     return replace(spec, variant=implementation.variant)
 
 
@@ -278,8 +333,6 @@ def _ceiling_seconds(
 
 
 def _with_goal(row: Row) -> Row:
-    from dataclasses import replace
-
     goals: list[tuple[str, bool]] = []
     if row.operation == "copy":
         goals.append((f">= {GOAL_COPY} x copy_", (row.to_eager or 0) >= GOAL_COPY))

@@ -9,7 +9,9 @@ always works on the same part.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -32,10 +34,7 @@ def unavailable() -> str | None:
 @cache
 def refuses(direction: str, dtype: str) -> str | None:
     """Why this processor cannot run a dtype, or None: float16 needs conversion instructions."""
-    import platform
-
-    from llvmlite import binding
-
+    binding: Any = importlib.import_module("llvmlite.binding")
     if dtype == "float16" and platform.machine() in {"x86_64", "AMD64"}:
         features = binding.get_host_cpu_features()
         if not features.get("f16c"):
@@ -43,18 +42,21 @@ def refuses(direction: str, dtype: str) -> str | None:
     return None
 
 
+def _numba() -> Any:
+    """Imported late, so that listing operations does not wait for it; its types are partial."""
+    return importlib.import_module("numba")
+
+
 def inlined(function: Function) -> Function:
     """A Numba function that disappears into its callers."""
-    import numba
-
+    numba = _numba()
     made: Function = numba.njit(forceinline=True, error_model="numpy")(function)
     return made
 
 
 def compiled(kernel: Function) -> Any:
     """`kernel` as machine code, from the disk cache where its sources have not changed."""
-    import numba
-
+    numba = _numba()
     signature = "void(CPointer(int64), int64)"
     with _disk_cache(Path(kernel.__code__.co_filename).parent):
         return numba.cfunc(signature, nopython=True, cache=True, error_model="numpy")(kernel)
@@ -62,11 +64,11 @@ def compiled(kernel: Function) -> Any:
 
 def launcher(kernel: Any, arguments: Sequence[int], threads: int, keep: Tensors) -> Launch:
     """A launch of a `compiled` kernel on `threads` threads; `keep` stays alive with it."""
-    import numba
     import numpy as np
 
     from .cpu_parallel import run
 
+    numba = _numba()
     numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     values = np.array([*arguments, threads], dtype=np.int64)
     address, where = kernel.address, values.ctypes.data
@@ -86,8 +88,7 @@ def _disk_cache(folder: Path) -> Iterator[None]:
     Numba forgets a cached function when the file it is written in changes, but not when a function
     it calls does; ours are spread over several files.
     """
-    import numba
-
+    numba = _numba()
     before = numba.config.CACHE_DIR
     root = Path(before) if before else _KERNELS / "__pycache__"
     numba.config.CACHE_DIR = str(root / f"cpu-{_digest(folder)}")

@@ -78,13 +78,13 @@ FLOATS, INTS, HALVES, MASK = Lanes("f"), Lanes("i"), Lanes("h"), Lanes("m")
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Lanes) -> None:
         element = {"f": FLOAT, "i": I32, "h": I16, "m": I1}[lanes.kind]
-        super().__init__(manager, lanes, vector(element))
+        super().__init__(manager, lanes, vector(element))  # type: ignore[no-untyped-call]
 
 
 @register_model(Address)
 class _AddressModel(models.PrimitiveModel):
     def __init__(self, manager: Any, address: Address) -> None:
-        super().__init__(manager, address, I64)
+        super().__init__(manager, address, I64)  # type: ignore[no-untyped-call]
 
 
 def splatted(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
@@ -102,7 +102,8 @@ def constant(element: ir.Type, value: float) -> ir.Constant:
 def call(builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list[ir.Value]) -> ir.Value:
     """Call the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [a.type for a in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+    declare: Any = cgutils.get_or_insert_function
+    return builder.call(declare(builder.module, kind, name), arguments)
 
 
 # Addresses

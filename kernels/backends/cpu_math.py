@@ -6,8 +6,7 @@ import operator
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.extending import lower_builtin, type_callable
+from numba import extending, types
 
 from .cpu import inlined
 from .cpu_lanes import (
@@ -25,18 +24,21 @@ from .cpu_lanes import (
     vector,
 )
 
+_kinds_of: Any = extending.type_callable  # Numba's own types of these two are partial
+_instruction_of: Any = extending.lower_builtin
+
 
 def _binary(symbol: Any, instructions: dict[Lanes, str]) -> None:
     kinds = tuple(instructions)
 
-    @type_callable(symbol)  # type: ignore[no-untyped-call,untyped-decorator]
+    @_kinds_of(symbol)  # type: ignore[untyped-decorator]
     def kind(context: Any) -> Any:
         def typer(left: Any, right: Any) -> Any:
             return left if left == right and left in kinds else None
 
         return typer
 
-    @lower_builtin(symbol, Lanes, Lanes)  # type: ignore[untyped-decorator]
+    @_instruction_of(symbol, Lanes, Lanes)  # type: ignore[untyped-decorator]
     def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return getattr(builder, instructions[signature.return_type])(*arguments)
 
@@ -48,12 +50,12 @@ _binary(operator.mul, {FLOATS: "fmul"})
 _binary(operator.truediv, {FLOATS: "fdiv"})
 
 
-@type_callable(operator.neg)  # type: ignore[no-untyped-call,untyped-decorator]
+@_kinds_of(operator.neg)  # type: ignore[untyped-decorator]
 def _kind_of_negative(context: Any) -> Any:
     return lambda value: FLOATS if value == FLOATS else None
 
 
-@lower_builtin(operator.neg, Lanes)  # type: ignore[untyped-decorator]
+@_instruction_of(operator.neg, Lanes)  # type: ignore[untyped-decorator]
 def _lower_negative(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.fneg(arguments[0])
 

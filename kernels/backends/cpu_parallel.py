@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, prange, types
-from numba.extending import intrinsic
+
+from .cpu_lanes import lane_function
 
 
-@intrinsic
+@lane_function
 def _call(context: Any, kernel: Any, arguments: Any, thread: Any) -> Any:
     """Call the C function at address `kernel` with (arguments, thread)."""
 
@@ -23,7 +24,7 @@ def _call(context: Any, kernel: Any, arguments: Any, thread: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), generate
 
 
-@njit("void(int64, int64, int64)", parallel=True, cache=True)  # type: ignore[untyped-decorator]
+@njit("void(int64, int64, int64)", parallel=True, cache=True)
 def run(kernel: int, arguments: int, threads: int) -> None:
     """Call `kernel(arguments, thread)` for each of `threads` threads, and wait for all."""
     for thread in prange(threads):

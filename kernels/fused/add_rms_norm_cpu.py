@@ -48,7 +48,7 @@ def _add_some(
 
 
 @inlined
-def _add_row(x: Any, residual: Any, h: Any, buffer: Any, start: int, columns: int) -> float:
+def _add_row(x: Any, residual: Any, h: Any, buffer: Any, start: int, columns: int) -> Any:
     """h = x + residual over one row, also into the buffer; the mean of its squares."""
     head = min(to_line(h, start), columns)
     whole = head + (columns - head) // PAIR * PAIR

@@ -39,7 +39,7 @@ Lanes = Any
 
 
 @inlined
-def mean_square(x: Any, start: int, columns: int) -> float:
+def mean_square(x: Any, start: int, columns: int) -> Any:
     """Mean of the squares of `columns` elements of x from `start` on."""
     whole = columns // (4 * LANES) * (4 * LANES)
     s0 = s1 = s2 = s3 = zeros()
@@ -54,7 +54,7 @@ def mean_square(x: Any, start: int, columns: int) -> float:
 
 
 @inlined
-def reciprocal_root(mean: float) -> float:
+def reciprocal_root(mean: float) -> Any:
     return numba.float32(1.0 / math.sqrt(mean + EPS))
 
 
@@ -124,7 +124,7 @@ def _prepare_forward(spec: Spec) -> Prepared:
 @inlined
 def accumulate(
     dy: Any, x: Any, weight: Any, partial: Any, start: int, columns: int, rstd: float
-) -> float:
+) -> Any:
     """Add dy · xhat of one row to `partial`; return the sum over the row of dy · weight · x."""
     factor = splat(rstd)
     s = zeros()
@@ -216,11 +216,6 @@ def gradient_row(
     _gradient_some(dy, x, weight, dh, dx, start, 0, head, factor, slope, fused)
     for j in range(head, whole, PAIR):
         i, k = start + j, j + LANES
-        ahead = i + 4 * columns  # the next four rows arrive while these leave
-        prefetch(dy, ahead)
-        prefetch(dy, ahead + LANES)
-        prefetch(x, ahead)
-        prefetch(x, ahead + LANES)
         low = fma(load(x, i), slope, load(dy, i) * load(weight, j) * factor)
         high = load(dy, i + LANES) * load(weight, k) * factor
         high = fma(load(x, i + LANES), slope, high)
