@@ -128,7 +128,7 @@ def run(
 ) -> None:
     """Verify and measure, write a run under results/, and print its table."""
     with _usage_errors():
-        from .bench.cases import Selection as Chosen
+        from .bench.presets import Selection as Chosen
         from .bench.run import Request, measure
         from .bench.run import resume as complete
         from .bench.show import Progress
@@ -307,7 +307,7 @@ def ab(
         from .analysis.sequential import Sequential
         from .bench.ab import TIME_LIMIT_SECONDS, Comparing
         from .bench.ab import ab as compared
-        from .bench.cases import Selection as Chosen
+        from .bench.presets import Selection as Chosen
 
         request = Comparing(
             revision,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import monotonic
 
@@ -23,7 +23,7 @@ import msgspec
 
 from ..analysis.compare import Comparison
 from ..analysis.judge import DECIDED, Compared
-from ..analysis.sequential import Sequential, Sides
+from ..analysis.sequential import Sequential, Sides, hodges_lehmann
 from ..analysis.verdict import LAUNCH_TIMES, TIMER_TICKS
 from ..kernels.discovery import discover
 from .ab_protocol import (
@@ -41,9 +41,10 @@ from .ab_protocol import (
     Sampled,
     Setup,
 )
-from .cases import Selection, plan
+from .cases import plan
 from .device.select import Selected, compute_processes, select
 from .environment import ROOT, revision
+from .presets import Selection
 from .process import CASE_TIMEOUT_SECONDS, Loss, Worker, worker_environ
 from .protocol import Choice, Poisoned, Setting
 from .worktree import checked_out, commit_of
@@ -73,8 +74,8 @@ class Comparing:
     seed: int = 0
     kernels: tuple[Path, ...] = ()
     time_limit: float = TIME_LIMIT_SECONDS
-    block_seconds: float = 0.06
-    rounds: int = 2
+    block_seconds: float = 0.02
+    rounds: int = 12
     case_timeout: float = CASE_TIMEOUT_SECONDS
     root: Path = ROOT
 
@@ -82,7 +83,7 @@ class Comparing:
 class _Lost(Exception):
     """A worker that ended or hung before it answered."""
 
-    def __init__(self, side: _Side, loss: Loss) -> None:
+    def __init__(self, side: Side, loss: Loss) -> None:
         super().__init__(loss.text)
         self.side, self.loss = side, loss
 
@@ -96,7 +97,7 @@ class _Unusable(Exception):
 
 
 @dataclass
-class _Side:
+class Side:
     """One revision: where its code is, what it chose, and its worker."""
 
     name: str
@@ -163,14 +164,14 @@ def ab(request: Comparing, judge: Sequential, say: Callable[[str], None]) -> Com
     with ExitStack() as stack:
         tree = stack.enter_context(checked_out(request.root, request.revision))
         links = Path(stack.enter_context(TemporaryDirectory(prefix="membound-ab-")))
-        a = _side(request, selected, tree, links / "a", f"A ({request.revision})", "new")
-        b = _side(request, selected, request.root, links / "b", "B (working tree)", "missing")
+        a = side_of(request, selected, tree, links / "a", f"A ({request.revision})", "new")
+        b = side_of(request, selected, request.root, links / "b", "B (working tree)", "missing")
         say(f"A: {request.revision}, commit {commit_of(tree)[:7]}")
         say(f"B: the working tree, {_state(request.root)}")
         before = compute_processes(selected)
         stack.callback(a.end)
         stack.callback(b.end)
-        match = _Match(request, judge, a, b, say)
+        match = Match(request, judge, a, b, say)
         rows = match.play()
         after = compute_processes(selected)
     others = sorted({*(before or ()), *(after or ())})
@@ -180,16 +181,22 @@ def ab(request: Comparing, judge: Sequential, say: Callable[[str], None]) -> Com
 
 
 @dataclass
-class _Match:
-    """A comparison under way."""
+class Match:
+    """A comparison under way.
+
+    pairs: the case of A and the case of B that are compared, by what to call that; empty: every
+    case with its namesake.
+    """
 
     request: Comparing
     judge: Sequential
-    a: _Side
-    b: _Side
+    a: Side
+    b: Side
     say: Callable[[str], None]
+    pairs: dict[str, tuple[str, str]] = field(default_factory=dict)
     doubts: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    seconds: float = 0.0  # that it took
     _times: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     _ticks: dict[str, float] = field(default_factory=dict)
     _unusable: dict[str, Compared] = field(default_factory=dict)
@@ -197,14 +204,14 @@ class _Match:
 
     def play(self) -> list[Compared]:
         first, second = self._start()
-        names = list(dict.fromkeys([*first, *second]))
-        for case in names:
+        self.pairs = self.pairs or {case: (case, case) for case in [*first, *second]}
+        for case, (ours, theirs) in self.pairs.items():
             try:
-                self._same_case(first.get(case), second.get(case))
+                self._same_case(first.get(ours), second.get(theirs))
                 self._times[case] = ([], [])
             except _Unusable as reason:
                 self._drop(case, reason)
-        self.say(f"{len(self._times)} of {len(names)} cases can be compared")
+        self.say(f"{len(self._times)} of {len(self.pairs)} cases can be compared")
         judged: dict[str, Compared] = {}
         for restart in range(1, self.judge.most + 1):
             waiting = [c for c in self._times if c not in self.judge.decided]
@@ -213,11 +220,12 @@ class _Match:
             self._restart(restart, waiting)
             last = self._late() or restart == self.judge.most
             if last or self.judge.due(restart):
-                judged = {row.case: row for row in self.judge.judge(self._sides(), last)}
+                judged = {row.case: row for row in self.judge.judge(self.sides(), last)}
             self.say(self._progress(restart, judged))
             if last:
                 break
-        return [self._unusable.get(c) or judged[c] for c in names]
+        self.seconds = monotonic() - self._began
+        return [self._unusable.get(c) or judged[c] for c in self.pairs]
 
     def _start(self) -> list[dict[str, Known]]:
         """Fresh workers on both sides, and what they list."""
@@ -261,39 +269,43 @@ class _Match:
                 )
                 self._start()
 
-    def _times_of(self, case: str, order: tuple[_Side, _Side]) -> None:
+    def _times_of(self, case: str, order: tuple[Side, Side]) -> None:
         """One restart's times of a case: open on both sides, alternate, close on both."""
         overhead = self._open(case, order)
-        logs: dict[str, list[float]] = {side.name: [] for side in order}
+        logs: list[float] = []
         one, other = order
         for side in (one, other, other, one) * self.request.rounds:
             sampled = self._answer(side, case, Sample(self.request.block_seconds))
             assert isinstance(sampled, Sampled)
-            logs[side.name].append(math.log(median(sampled.seconds)))
+            logs.append(math.log(median(sampled.seconds)))
             if sampled.throttled:
                 self._doubt(f"throttled: {case} in {side.name}")
         for side in order:
             self._answer(side, case, Close())
-        a, b = (math.exp(fmean(logs[side.name])) for side in (self.a, self.b))
+        ratio, level = hodges_lehmann(_differences(logs)), median(logs)
+        if order[0] is not self.a:
+            ratio = -ratio
+        a, b = (math.exp(level + half) for half in (-ratio / 2, ratio / 2))
         _check_worth(min(a, b), overhead, self._ticks[case])
         self._times[case][0].append(a)
         self._times[case][1].append(b)
 
-    def _open(self, case: str, order: Sequence[_Side]) -> float:
+    def _open(self, case: str, order: Sequence[Side]) -> float:
         """The larger launch overhead of the two sides, in seconds; 0 where there is none."""
         overhead = 0.0
         for side in order:
-            opened = self._answer(side, case, Open(case, side.choices.get(case)))
+            own = self.pairs[case][0 if side is self.a else 1]
+            opened = self._answer(side, case, Open(own, side.choices.get(own)))
             assert isinstance(opened, Opened)
-            if side.hashes.setdefault(case, opened.source_hash) != opened.source_hash:
-                raise SourcesChanged(f"{side.name} changed while it was measured: {case}")
+            if side.hashes.setdefault(own, opened.source_hash) != opened.source_hash:
+                raise SourcesChanged(f"{side.name} changed while it was measured: {own}")
             if opened.choice:
-                side.choices.setdefault(case, opened.choice)
+                side.choices.setdefault(own, opened.choice)
             self._ticks[case] = max(self._ticks.get(case, 0.0), opened.tick)
             overhead = max(overhead, opened.launch_overhead or 0.0)
         return overhead
 
-    def _answer(self, side: _Side, case: str, request: Request) -> Answer:
+    def _answer(self, side: Side, case: str, request: Request) -> Answer:
         """Raises _Unusable where the case failed on this side; the other side's is closed too."""
         answer = side.ask(request)
         if not isinstance(answer, Failed):
@@ -317,7 +329,8 @@ class _Match:
         if line not in self.doubts:
             self.doubts.append(line)
 
-    def _sides(self) -> dict[str, Sides]:
+    def sides(self) -> dict[str, Sides]:
+        """The times of every case that can be compared, restart by restart."""
         return {
             case: Sides(base, current, self._ticks.get(case, 0.0))
             for case, (base, current) in self._times.items()
@@ -335,6 +348,12 @@ class _Match:
         )
 
 
+def _differences(logs: Sequence[float]) -> list[float]:
+    """Second side less first of every two blocks that followed each other, in A B B A A B B A …"""
+    pairs = zip(logs[::2], logs[1::2], strict=True)
+    return [(b - a) * (-1) ** number for number, (a, b) in enumerate(pairs)]
+
+
 def _check_worth(seconds: float, overhead: float, tick: float) -> None:
     """Raises _Unusable for a time that is the launch's or the timer's rather than the kernel's."""
     took = f"{seconds * 1e6:.3g} µs"
@@ -344,9 +363,10 @@ def _check_worth(seconds: float, overhead: float, tick: float) -> None:
         raise _Unusable("incomparable", f"timer-limited: {took}, a tick {tick * 1e6:.3g} µs")
 
 
-def _side(
+def side_of(
     request: Comparing, selected: Selected, tree: Path, links: Path, name: str, lost_as: str
-) -> _Side:
+) -> Side:
+    """A side whose workers run the code of `tree`. links: a folder that is made for it."""
     target = selected.target
     setting = Setting(
         kind=target.kind,
@@ -364,7 +384,7 @@ def _side(
     (links / "membound").symlink_to(tree)  # the package is the tree, whatever its folder is called
     paths = [str(links), *filter(None, [environ.get("PYTHONPATH")])]
     environ["PYTHONPATH"] = os.pathsep.join(paths)
-    return _Side(name, tree.resolve(), environ, setting, lost_as)
+    return Side(name, tree.resolve(), environ, setting, lost_as)
 
 
 def _kernels(request: Comparing, tree: Path) -> Iterator[Path]:

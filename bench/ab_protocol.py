@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .cases import Selection
+from .presets import Selection
 from .protocol import Choice, Poisoned, Setting
 
 PROTOCOL = 1

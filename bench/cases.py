@@ -7,7 +7,6 @@ the same inputs.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
 from ..kernels.shapes import Shape
 from ..kernels.target import MIB, Target
 from ..results.record import Cache
+from .presets import PRESETS, Preset, Selection, UnknownName, preset_named, unknown
 from .records import named
 
 ROTATION = 4
@@ -31,72 +31,6 @@ _MIN_CPU_SET = 64 * MIB
 
 CEILINGS = ("mix_1r0w", "mix_3r1w", "mix_2r1w", "mix_1r1w", "mix_0r1w")
 """Plain streams by falling read share: what an operation is held to (`kernels/copy/mix.py`)."""
-
-
-class UnknownName(ValueError):
-    """A name that selects nothing; the message lists the nearest valid ones."""
-
-    exit_code = 2
-
-
-@dataclass(frozen=True)
-class Preset:
-    """What is measured when the user names nothing."""
-
-    name: str
-    tiers: tuple[int, ...]
-    kinds: tuple[str, ...]
-    all_dtypes: bool
-    caches: tuple[Cache, ...]
-    processes: int
-    compile_all: bool
-    compile_fused: bool
-    variants: bool
-    seconds_per_case: float
-    time_limit: float | None = None
-
-
-PRESETS = {
-    "quick": Preset("quick", (1,), ("scaled",), False, ("cold",), 2, False, False, False, 0.4),
-    "standard": Preset(
-        "standard",
-        (1, 2, 3),
-        ("scaled", "ragged", "layer"),
-        False,
-        ("cold", "steady"),
-        3,
-        False,
-        True,
-        False,
-        1.0,
-        480.0,
-    ),
-    "full": Preset(
-        "full",
-        (1, 2, 3),
-        ("scaled", "ragged", "layer"),
-        True,
-        ("cold", "steady"),
-        5,
-        True,
-        True,
-        True,
-        2.0,
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What the user asked for; empty means the preset decides."""
-
-    preset: str = "quick"
-    operations: tuple[str, ...] = ()
-    directions: tuple[str, ...] = ()
-    implementations: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    caches: tuple[Cache, ...] = ()
-    ceilings: bool = True  # measure the plain streams that everything is held to as well
 
 
 @dataclass(frozen=True)
@@ -124,12 +58,6 @@ class Group:
     def case(self, implementation: str, cache: Cache) -> str:
         dims = self.shape.dims
         return named(self.operation, self.direction, implementation, self.dtype, dims, cache)
-
-
-def preset_named(name: str) -> Preset:
-    if name not in PRESETS:
-        raise UnknownName(_unknown("preset", name, PRESETS))
-    return PRESETS[name]
 
 
 def plan(
@@ -240,11 +168,11 @@ def check_names(catalogue: Catalogue, selection: Selection) -> None:
     """Raise UnknownName for a direction, dtype or implementation that does not exist."""
     for direction in selection.directions:
         if direction not in DIRECTIONS:
-            raise UnknownName(_unknown("direction", direction, DIRECTIONS))
+            raise UnknownName(unknown("direction", direction, DIRECTIONS))
     for dtype in selection.dtypes:
         names = [known.name for known in FLOATS]
         if dtype not in names:
-            raise UnknownName(_unknown("dtype", dtype, names))
+            raise UnknownName(unknown("dtype", dtype, names))
     for name in selection.implementations:
         backend, _, variant = name.partition(":")
         known = set(BACKENDS)
@@ -255,7 +183,7 @@ def check_names(catalogue: Catalogue, selection: Selection) -> None:
                 for implementation in catalogue.implementations(operation, [backend])
             }
         if name not in known:
-            raise UnknownName(_unknown("implementation", name, known))
+            raise UnknownName(unknown("implementation", name, known))
 
 
 def known_part(catalogue: Catalogue, selection: Selection) -> Selection | None:
@@ -287,7 +215,7 @@ def _operations(catalogue: Catalogue, selection: Selection, preset: Preset) -> l
         matching = matching or [o for o in everything if o.family == pattern]
         matching += [o for o in everything if fnmatch.fnmatchcase(f"{o.family}/{o.name}", pattern)]
         if not matching:
-            raise UnknownName(_unknown("operation", pattern, catalogue.operations))
+            raise UnknownName(unknown("operation", pattern, catalogue.operations))
         chosen |= {operation.name: operation for operation in matching}
     return [operation for operation in everything if operation.name in chosen]
 
@@ -420,9 +348,3 @@ def _fit(group: Group, operation: Operation, target: Target, budget_bytes: int) 
         reason = f"{grow} halved to {length // 2} to fit {budget_bytes:,} bytes"
         group = replace(group, shape=group.shape.grown(length // 2), shrunk=reason)
     return group
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:8]
-    return f"unknown {what} {name!r}; nearest: {', '.join(near)}"

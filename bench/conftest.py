@@ -171,8 +171,8 @@ def _scope(config: pytest.Config) -> _Scope:
 
 
 def _plan(config: pytest.Config) -> _Scope:
-    from membound.bench.cases import Selection, UnknownName
     from membound.bench.device.select import NoSuchDevice, UnknownDevice
+    from membound.bench.presets import Selection, UnknownName
     from membound.bench.run import Request, planned
     from membound.kernels.discovery import BrokenKernels
 

@@ -17,7 +17,7 @@ from ..kernels.discovery import Catalogue, discover
 from ..results import store
 from ..results.reading import read_run
 from ..results.record import SCHEMA, Environment, Record
-from . import cases
+from . import cases, presets
 from .device.identity import device_folder
 from .device.select import Selected, compute_processes, select, snapshot
 from .environment import revision, versions
@@ -55,7 +55,7 @@ class Observer(Protocol):
 class Request:
     """What the user asked for. None means the preset or the device decides."""
 
-    selection: cases.Selection = field(default_factory=cases.Selection)
+    selection: presets.Selection = field(default_factory=presets.Selection)
     device: str | None = None
     peak: float | None = None
     peak_source: str | None = None
@@ -88,7 +88,7 @@ class Planned:
 
 
 def planned(request: Request) -> Planned:
-    """Raises cases.UnknownName, select.UnknownDevice, select.NoSuchDevice and BrokenKernels."""
+    """Raises presets.UnknownName, select.UnknownDevice, select.NoSuchDevice and BrokenKernels."""
     catalogue = discover(request.kernels)
     selected = select(request.device, request.peak, request.peak_source)
     groups = cases.plan(catalogue, request.selection, selected.target, selected.memory_budget_bytes)
@@ -111,7 +111,7 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
     started = datetime.now(UTC)
     at = revision()
     folder = store.create_run(request.out / device_folder(selected.device), started, at.commit)
-    preset = cases.preset_named(request.selection.preset)
+    preset = presets.preset_named(request.selection.preset)
     environment = Environment(
         schema=SCHEMA,
         run=folder.name,
@@ -231,7 +231,7 @@ class _Run:
         return time() + left / processes_left
 
     def _plan(self, process: int, done: set[tuple[int, str, int]]) -> Plan:
-        preset = cases.preset_named(self.request.selection.preset)
+        preset = presets.preset_named(self.request.selection.preset)
         target = self.selected.target
         usual = "events" if target.kind == "cuda" else "wall"
         return Plan(
@@ -293,12 +293,12 @@ def _open_cases(plan: Plan) -> int:
 
 
 def check_timer(timer: str | None, kind: str, caches: Iterable[str]) -> None:
-    """Raise cases.UnknownName where a timer was asked for that this device or state has not."""
+    """Raise presets.UnknownName where a timer was asked for that this device or state has not."""
     valid = ("events", "graph") if kind == "cuda" else ("wall",)
     if timer is not None and timer not in valid:
-        raise cases.UnknownName(f"no timer {timer!r} on this device; valid: {', '.join(valid)}")
+        raise presets.UnknownName(f"no timer {timer!r} on this device; valid: {', '.join(valid)}")
     if timer == "graph" and "cold" in caches:
-        raise cases.UnknownName("a graph rotates its buffers: --timer graph needs --cache steady")
+        raise presets.UnknownName("a graph rotates its buffers: --timer graph needs --cache steady")
 
 
 def _shrunk(groups: Iterable[cases.Group]) -> list[str]:

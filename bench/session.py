@@ -6,8 +6,7 @@ implementation prepare, verify, time, and verify again.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -68,7 +67,7 @@ class Sampler:
     launch_overhead: float | None
     ready: Ready
     sets: list[Tensors]
-    held: deque[Sequence[torch.Tensor] | None]
+    held: dict[int, Sequence[torch.Tensor] | None]  # by set, what its last run returned
     clocks: list[int | None] = field(default_factory=list)
 
     def wrong(self) -> str | None:
@@ -134,15 +133,15 @@ class Session:
         """What takes samples of a verified implementation."""
         used = 1 if cache == "cold" else len(ready.sets)
         # Outputs that launches allocate are held, so that they rotate as the bound ones do.
-        held: deque[Sequence[torch.Tensor] | None] = deque(maxlen=used)
+        held: dict[int, Sequence[torch.Tensor] | None] = {}
 
-        def holding(launch: Launch) -> Launch:
+        def holding(index: int, launch: Launch) -> Launch:
             def run() -> None:
-                held.append(launch())
+                held[index] = launch()
 
             return run
 
-        wrapped = [holding(launch) for launch in ready.launches[:used]]
+        wrapped = [holding(index, run) for index, run in enumerate(ready.launches[:used])]
         overhead = self.timing.launch_overhead(wrapped[0])
         sample = self.timing.cold(wrapped[0]) if cache == "cold" else self.timing.steady(wrapped)
 
@@ -196,12 +195,12 @@ def _wrong_afterwards(
     io: Direction,
     pristine: Tensors,
     sets: Sequence[Tensors],
-    held: Iterable[Sequence[torch.Tensor] | None],
+    held: Mapping[int, Sequence[torch.Tensor] | None],
     verified: Verified,
 ) -> str | None:
-    """Every set must hold the verified bytes: what was timed is what was checked."""
-    for tensors, returned in zip(sets, held, strict=False):
-        outputs = outputs_of(io, returned, tensors)
+    """Every set that ran must hold the verified bytes: what was timed is what was checked."""
+    for index, returned in held.items():
+        outputs = outputs_of(io, returned, sets[index])
         reason = changed_output(io, outputs, verified.outputs, "differs from its verified bytes")
         if reason is not None:
             return reason

@@ -14,10 +14,10 @@ import pytest
 from membound.analysis.compare import Comparison
 from membound.analysis.sequential import Sequential
 from membound.bench import ab as comparing
-from membound.bench.ab import Comparing, NoCommonProtocol, ab
-from membound.bench.cases import Selection
+from membound.bench.ab import Comparing, NoCommonProtocol, _differences, ab
 from membound.bench.device.select import Selected, select
 from membound.bench.environment import ROOT
+from membound.bench.presets import Selection
 from membound.bench.worktree import NoRevision, checked_out
 from membound.cli import app
 from membound.kernels.target import MIB
@@ -198,6 +198,14 @@ def left_behind(checkout: Path) -> list[str]:
         if b"membound.bench.ab_worker" in words and int(parent) == os.getpid():
             workers.append(folder.name)
     return trees + workers
+
+
+def test_pairs_of_blocks_are_second_less_first() -> None:
+    a, b, drift = 1.0, 3.0, 0.25
+    blocks = [level + drift * n for n, level in enumerate([a, b, b, a, a, b, b, a])]
+    differences = _differences(blocks)
+    assert differences == [2 + drift, 2 - drift, 2 + drift, 2 - drift]
+    assert sum(differences) / len(differences) == b - a
 
 
 def test_a_slowed_kernel_is_found_and_an_unchanged_one_is_not_called_slower(

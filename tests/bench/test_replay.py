@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from membound.bench import cases, run
+from membound.bench import cases, presets, run
 from membound.bench.cases import Group, ceiling_cases, only
 from membound.bench.device.select import select
 from membound.bench.replay import ScriptedClock, machine, other_device
@@ -49,10 +49,10 @@ class PytestBench:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         selected = select("cpu")
         small = replace(selected, target=replace(selected.target, llc_bytes=MIB))
-        tiny = replace(cases.PRESETS["full"], tiers=(3,), seconds_per_case=0.02)
+        tiny = replace(presets.PRESETS["full"], tiers=(3,), seconds_per_case=0.02)
         patch.setattr(run, "select", lambda name, *_: small if name == "cpu" else select(name))
         patch.setattr(cases, "CEILINGS", ())
-        patch.setitem(cases.PRESETS, "tiny", tiny)
+        patch.setitem(presets.PRESETS, "tiny", tiny)
         patch.delenv("PYTEST_ADDOPTS", raising=False)
         patch.delenv("PYTEST_XDIST_WORKER", raising=False)
         patch.chdir(ROOT)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from membound.bench import run as running
-from membound.bench.cases import Selection, UnknownName
 from membound.bench.device.select import Selected, select
+from membound.bench.presets import Selection, UnknownName
 from membound.bench.run import NothingToMeasure, Outcome, Request, measure, resume
 from membound.bench.supervisor import WorkerCannotStart
 from membound.kernels.target import MIB
@@ -215,7 +215,7 @@ def test_a_worker_does_not_outlive_its_supervisor(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from membound.bench.cases import Selection\n"
+        "from membound.bench.presets import Selection\n"
         "from membound.bench.run import Request, measure\n"
         "from membound.bench.show import Progress\n"
         "measure(Request(Selection('full', ('shift',), implementations=('cpu:hang',)), 'cpu',\n"

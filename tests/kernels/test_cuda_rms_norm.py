@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from membound.kernels.backends import cuda_rms
+from membound.kernels.backends import cuda_rms, cuda_rows
 from membound.kernels.backends.cuda import MAX_BLOCKS
 from membound.kernels.dtypes import DType, bfloat16, float16, float32
 from membound.kernels.inputs import evaluate, make_inputs
@@ -150,7 +150,7 @@ def test_every_shape_has_a_launch_the_device_can_run(arch: str, dtype: DType) ->
                 assert plan.shared_bytes < target.shared_per_block
                 assert plan.blocks * plan.threads <= target.threads_per_multiprocessor
                 for rows in ROWS:
-                    assert 1 <= cuda_rms.grid(rows, plan, target) <= MAX_BLOCKS
+                    assert 1 <= cuda_rows.grid(rows, plan, target) <= MAX_BLOCKS
             for rows in ROWS if path == "tiles" else ():
                 tiles, shares = cuda_rms.tiling(rows, columns, item, backward_plan, target)
                 assert 1 <= shares <= rows and tiles * shares <= MAX_BLOCKS
@@ -161,7 +161,7 @@ def test_a_plan_that_is_too_large_does_not_pass() -> None:
     target = reference_target("sm_90")
     path, plan = cuda_rms.forward_plan(2**19, 2, target, residual=False)
     assert path == "twice" and plan.shared_bytes == 0
-    lanes = cuda_rms.lanes_and_vectors(2**19 // 8, 16)
+    lanes = cuda_rows.lanes_and_vectors(2**19 // 8, 16)
     assert lanes is None
 
 
@@ -169,7 +169,7 @@ def test_blocks_of_a_grid_differ_by_one_row_at_most() -> None:
     target = reference_target("sm_90")
     _, plan = cuda_rms.forward_plan(4096, 2, target, residual=False)
     for rows in (1, 100, 659, 660, 661, 8192, 131_072):
-        blocks = cuda_rms.grid(rows, plan, target)
+        blocks = cuda_rows.grid(rows, plan, target)
         most = -(-rows // blocks)
         assert most - rows // blocks <= 1
         assert blocks <= target.multiprocessors * plan.blocks
