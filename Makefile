@@ -6,7 +6,7 @@ TESTS := .venv/.ready-to-test
 SET_UP_FROM := pyproject.toml .setup/install.py .setup/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test report check typecheck audit gpu
+.PHONY: help setup bench test report check typecheck audit gpu study
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -42,6 +42,9 @@ audit: $(TESTS) ## every architecture's machine code, and the oldest versions ad
 # SYSTEM=1 installs nothing and uses PYTHON as it is.
 gpu: $(if $(SYSTEM),,$(TESTS)) ## GPU tests, a standard run, its report; SYSTEM=1 installs nothing
 	@$(if $(SYSTEM),$(PYTHON),$(BIN)/python) .setup/gpu.py
+
+study: $(RUNS) ## how often comparisons are wrong, measured on this machine; takes long
+	@$(BIN)/python -P -m membound.bench.study $(STUDY)
 
 $(RUNS): $(SET_UP_FROM)
 	@$(PYTHON) .setup/install.py

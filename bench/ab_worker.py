@@ -148,7 +148,8 @@ class Opener:
         sampler = self._sampler
         assert sampler is not None, "nothing is open"
         sets = len(sampler.sets)
-        for _ in range(sets):  # the other side's lines leave the cache, and the clocks rise
+        # The other side's lines leave the cache: half of the sets are twice as large as it is.
+        for _ in range(-(-sets // 2)):
             sampler.sample()
         sampler.clocks.clear()
         rule = Rule(target=0, min_samples=max(3, sets), max_samples=1000, seconds=seconds)

@@ -11,7 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from membound.analysis.compare import Comparison
 from membound.analysis.judge import DECIDED, Compared
-from membound.analysis.sequential import Sequential, Sides, looks, spending
+from membound.analysis.sequential import (
+    Sequential,
+    Sides,
+    hodges_lehmann,
+    looks,
+    spending,
+)
 
 SPREAD = 0.044
 """Standard deviation of the logarithm of a ratio between two live processes that alternate."""
@@ -213,3 +219,10 @@ def test_equal_times_are_as_sure_as_the_timer() -> None:
 def test_looks_rise(first: int) -> None:
     assert looks(first)[0] == first
     assert list(looks(first)) == sorted(set(looks(first)))
+
+
+def test_hodges_lehmann_is_the_centre_and_ignores_a_few() -> None:
+    assert hodges_lehmann([1.0, 2.0, 3.0]) == 2.0
+    assert hodges_lehmann([0.5]) == 0.5
+    disturbed = [0.0, 0.01, -0.01, 0.005, -0.005, 0.0, 0.002, 3.0]
+    assert abs(hodges_lehmann(disturbed)) < 0.01
