@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
@@ -78,13 +78,13 @@ FLOATS, INTS, HALVES, MASK = Lanes("f"), Lanes("i"), Lanes("h"), Lanes("m")
 class _LanesModel(models.PrimitiveModel):
     def __init__(self, manager: Any, lanes: Lanes) -> None:
         element = {"f": FLOAT, "i": I32, "h": I16, "m": I1}[lanes.kind]
-        super().__init__(manager, lanes, vector(element))  # type: ignore[no-untyped-call]
+        super().__init__(manager, lanes, vector(element))
 
 
 @register_model(Address)
 class _AddressModel(models.PrimitiveModel):
     def __init__(self, manager: Any, address: Address) -> None:
-        super().__init__(manager, address, I64)  # type: ignore[no-untyped-call]
+        super().__init__(manager, address, I64)
 
 
 def splatted(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:

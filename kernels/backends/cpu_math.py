@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import extending, types
 
 from .cpu import inlined
@@ -31,14 +31,14 @@ _instruction_of: Any = extending.lower_builtin
 def _binary(symbol: Any, instructions: dict[Lanes, str]) -> None:
     kinds = tuple(instructions)
 
-    @_kinds_of(symbol)  # type: ignore[untyped-decorator]
+    @_kinds_of(symbol)
     def kind(context: Any) -> Any:
         def typer(left: Any, right: Any) -> Any:
             return left if left == right and left in kinds else None
 
         return typer
 
-    @_instruction_of(symbol, Lanes, Lanes)  # type: ignore[untyped-decorator]
+    @_instruction_of(symbol, Lanes, Lanes)
     def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return getattr(builder, instructions[signature.return_type])(*arguments)
 
@@ -50,12 +50,12 @@ _binary(operator.mul, {FLOATS: "fmul"})
 _binary(operator.truediv, {FLOATS: "fdiv"})
 
 
-@_kinds_of(operator.neg)  # type: ignore[untyped-decorator]
+@_kinds_of(operator.neg)
 def _kind_of_negative(context: Any) -> Any:
     return lambda value: FLOATS if value == FLOATS else None
 
 
-@_instruction_of(operator.neg, Lanes)  # type: ignore[untyped-decorator]
+@_instruction_of(operator.neg, Lanes)
 def _lower_negative(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.fneg(arguments[0])
 
