@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..backends.cuda import TYPES
 from ..backends.cuda_elementwise import prepare_elementwise
 from ..spec import Prepared, Spec
 
@@ -11,4 +12,7 @@ _SOURCE = Path(__file__).with_name("silu.cu")
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
-    return prepare_elementwise(spec, _SOURCE, "Silu" if direction == "forward" else "SiluBackward")
+    silu = f"Silu<{TYPES[spec.dtype.name]}>"
+    return prepare_elementwise(
+        spec, _SOURCE, silu if direction == "forward" else f"Gradient<{silu}>"
+    )

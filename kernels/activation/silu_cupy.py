@@ -11,9 +11,11 @@ float v = get(x);
 y = put(v == LOWEST ? -0.0f : v / (1.0f + __expf(-v)));
 """
 _BACKWARD = """
+const float LARGEST = 3.40282347e38f;
 float v = get(x);
 float s = 1.0f / (1.0f + __expf(-v));
-dx = put(get(dy) * s * (1.0f + v * (1.0f - s)));
+float bounded = fminf(fmaxf(v, -LARGEST), LARGEST);  // inf * 0 would be NaN
+dx = put(get(dy) * (s * (1.0f + bounded * (1.0f - s))));
 """
 
 

@@ -1,4 +1,4 @@
-"""SiLU in Numba CUDA. x · sigmoid(x) as x / (1 + exp(-x)), with -0 at -inf."""
+"""SiLU in Numba CUDA. x · sigmoid(x) as x / (1 + exp(-x)), with -0 at -inf, slopes 0 and 1."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..spec import Prepared, Spec
 
 _LOWEST = np.float32(-np.inf)
 _MINUS_ZERO = np.float32(-0.0)
+_LARGEST = np.finfo(np.float32).max
 
 
 @device
@@ -24,7 +25,8 @@ def _forward(x: Any) -> Any:
 @device
 def _backward(dy: Any, x: Any) -> Any:
     s = divide(ONE, ONE + exp(-x))
-    return dy * s * (ONE + x * (ONE - s))
+    bounded = min(max(x, -_LARGEST), _LARGEST)  # a NaN comes through s
+    return dy * (s * (ONE + bounded * (ONE - s)))
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:

@@ -1,4 +1,4 @@
-"""SiLU in PyTorch: `torch.nn.functional.silu` and its autograd."""
+"""SiLU in PyTorch: `torch.nn.functional.silu` and its autograd, which are NaN at -inf."""
 
 from __future__ import annotations
 

@@ -31,24 +31,27 @@ def loads_per_thread(target: Target, inputs: int, width: int) -> int:
 
 
 def prepare_elementwise(spec: Spec, source: Path, functor: str) -> Prepared:
-    """writes[0] = functor::apply(reads, in order), where `functor` is a struct of `source`.
+    """Outputs, one or two, = functor::apply(reads, in order); `functor` is a struct of `source`.
 
     Raises CannotPrepare where it does not compile or no grid is large enough.
     """
     inputs, outputs = list(spec.io.reads), list(spec.io.outputs)
     width = vector_bytes(spec.target)
     loads = loads_per_thread(spec.target, len(inputs), width)
-    types = ", ".join(TYPES[t.dtype.name] for t in (*outputs, *inputs))
-    name = f"elementwise<{functor}, {width}, {loads}, {reuse(spec)}, {types}>"
+    types = ", ".join(TYPES[t.dtype.name] for t in (outputs[0], *inputs))
+    kernel_name = "elementwise" if len(outputs) == 1 else "elementwise_pair"
+    name = f"{kernel_name}<{functor}, {width}, {loads}, {reuse(spec)}, {types}>"
     (kernel,) = build(spec, source, name)
     elements = outputs[0].elements
-    tile = THREADS * loads * (width * 8 // outputs[0].dtype.bits)
+    widest = max(tensor.dtype.bits for tensor in (*outputs, *inputs))
+    tile = THREADS * loads * (width * 8 // widest)
     blocks = blocks_for(elements, tile)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
-        y, *x = operands(tensors, (*outputs, *inputs))
+        data = operands(tensors, (*outputs, *inputs))
+        y, x = data[: len(outputs)], data[len(outputs) :]
         if not elements:
             return lambda: None
-        return kernel.bind(stream, Geometry(blocks, THREADS), (y, numpy.int64(elements), *x))
+        return kernel.bind(stream, Geometry(blocks, THREADS), (*y, numpy.int64(elements), *x))
 
     return Prepared(bind)

@@ -1,10 +1,11 @@
 // Approximate arithmetic in float32: one special-function instruction each, relative error below
-// 2^-21 (PTX ISA: ex2, rcp, rsqrt, lg2 .approx; tanh is 2^-11), subnormals flushed to zero.
+// 2^-21 (PTX ISA: ex2, rcp, rsqrt, sqrt, lg2 .approx; tanh is 2^-11), subnormals flushed to zero.
 // They stand here so that the emulator has a twin of each.
 #pragma once
 
 #ifdef MEMBOUND_EMULATOR
 #include <cmath>
+#include <cstring>
 #endif
 
 constexpr float kLog2E = 1.44269504088896340736f;
@@ -50,10 +51,36 @@ __device__ inline float rsqrt_fast(float x) {
 #endif
 }
 
+// x between 0 and 1, and 0 for NaN: no instruction of its own behind a multiplication or addition.
+__device__ inline float saturate(float x) {
+#ifdef MEMBOUND_EMULATOR
+  return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;
+#else
+  return __saturatef(x);
+#endif
+}
+
+__device__ inline float sqrt_fast(float x) {
+#ifdef MEMBOUND_EMULATOR
+  return ::sqrtf(x);
+#else
+  float y;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 // Coarse: 2^-11 is enough for an output of 16 bits that is not multiplied up again.
 __device__ inline float tanh_fast(float x) {
 #ifdef MEMBOUND_EMULATOR
-  return ::tanhf(x);
+  // As coarse as the instruction may be: 11 bits after the point are kept.
+  const float exact = ::tanhf(x);
+  unsigned int bits;
+  std::memcpy(&bits, &exact, sizeof bits);
+  bits &= 0xfffff000u;
+  float y;
+  std::memcpy(&y, &bits, sizeof y);
+  return y;
 #else
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -17,6 +17,11 @@ E = 8192 * 8192
 STEM = {"images": 32, "channels": 64, "height": 112, "width": 112}
 STEM |= {"kernel": 3, "stride": 2, "padding": 1}
 
+ACTIVATIONS = (
+    *("silu", "relu", "leaky_relu", "elu", "hardswish", "sigmoid", "tanh"),
+    *("gelu", "gelu_tanh", "mish"),
+)
+
 LITERALS: list[tuple[str, str, int]] = [
     ("copy", "forward", 268_435_456),  # 2sE
     ("scale", "forward", 268_435_456),
@@ -29,8 +34,18 @@ LITERALS: list[tuple[str, str, int]] = [
     ("mix_2r1w", "forward", 402_653_184),
     ("mix_1r1w", "forward", 268_435_456),
     ("mix_0r1w", "forward", 134_217_728),
-    ("silu", "forward", 268_435_456),  # 2sE
-    ("silu", "backward", 402_653_184),  # 3sE
+    *((name, "forward", 268_435_456) for name in ACTIVATIONS),  # 2sE
+    *((name, "backward", 402_653_184) for name in ACTIVATIONS),  # 3sE
+    ("layer_norm", "forward", 268_533_760),  # 2sE + 2sN + 8M
+    ("layer_norm", "backward", 402_767_872),  # 3sE + 3sN + 8M
+    ("softmax", "forward", 268_435_456),  # 2sE
+    ("softmax", "backward", 402_653_184),  # 3sE
+    ("log_softmax", "forward", 268_435_456),
+    ("log_softmax", "backward", 402_653_184),
+    ("scaled_masked_softmax", "forward", 335_544_320),  # 2sE + E
+    ("scaled_masked_softmax", "backward", 402_653_184),  # the mask is in y
+    ("l2_norm", "forward", 268_468_224),  # 2sE + 4M
+    ("l2_norm", "backward", 402_685_952),  # 3sE + 4M
     ("rms_norm", "forward", 268_484_608),  # 2sE + sN + 4M
     ("rms_norm", "backward", 402_718_720),  # 3sE + 2sN + 4M
     ("add_rms_norm", "forward", 536_920_064),  # 4sE + sN + 4M
@@ -75,9 +90,40 @@ def test_max_pool_moves_2_75_bytes_an_input_element_where_eight_byte_indices_mov
     assert forward.traffic + 7 * inputs // 4 == 4.5 * inputs
 
 
+def test_causal_softmax_reads_lower_halves_and_writes_whole_matrices(catalogue: Catalogue) -> None:
+    squares = {"matrices": 2, "columns": 8192}
+    directions = catalogue.operations["causal_softmax"].directions(squares, float16)
+    assert directions.forward.traffic == 402_669_568  # s·M(N + 1)/2 + sE, M = 2N
+    assert directions.backward is not None
+    assert directions.backward.traffic == 536_903_680  # 2s·M(N + 1)/2 + sE
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "columns", "bytes_"),
+    [  # of 4 rows of bfloat16: 2 or 3 passes, and 1 or 2 once more
+        ("layer_norm", "forward", 115_200, None),
+        ("layer_norm", "forward", 131_072, 2 * 4 * 3 * 131_072 + 2 * 2 * 131_072 + 8 * 4),
+        ("layer_norm", "backward", 16_384, None),
+        ("layer_norm", "backward", 32_768, 2 * 4 * 5 * 32_768 + 3 * 2 * 32_768 + 8 * 4),
+        ("softmax", "forward", 131_072, 2 * 4 * 3 * 131_072),
+        ("softmax", "backward", 32_768, None),
+        ("softmax", "backward", 65_536, 2 * 4 * 5 * 65_536),
+        ("l2_norm", "backward", 65_536, 2 * 4 * 5 * 65_536 + 4 * 4),
+    ],
+)
+def test_rows_that_no_block_keeps_are_read_twice(
+    catalogue: Catalogue, name: str, direction: str, columns: int, bytes_: int | None
+) -> None:
+    dims = {"rows": 4, "columns": columns}
+    io = catalogue.operations[name].directions(dims, bfloat16).get(direction)
+    assert io is not None
+    assert io.schedule_bytes == bytes_
+
+
 def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
     stated: set[tuple[str, str]] = {(name, direction) for name, direction, _ in LITERALS}
     stated |= {("max_pool2d", "forward"), ("max_pool2d", "backward")}
+    stated |= {("causal_softmax", "forward"), ("causal_softmax", "backward")}
     there = {
         (operation.name, direction)
         for operation in catalogue.operations.values()
