@@ -76,6 +76,19 @@ ROWS = LLM_ROWS + RAGGED_ROWS + EDGE_ROWS
 # The gradient of a normalized row of one element is nothing but the rounding of a cancellation.
 NORMALIZED_ROWS = tuple(shape for shape in ROWS if shape.dims["columns"] > 1)
 
+# Square matrices of attention scores, one per head and sequence: GPT-2 (124M) has 12 heads and 1024
+# tokens, Llama-3-8B 32 heads.
+SQUARES = (
+    scaled("matrices", matrices=48, columns=1024),
+    layer(matrices=96, columns=1024),
+    layer(matrices=32, columns=2048),
+    ragged("matrices", matrices=48, columns=1025),
+    edge(matrices=1, columns=33),
+    edge(matrices=2, columns=5),
+    edge(matrices=3, columns=1),
+    edge(matrices=0, columns=16),
+)
+
 _RESNET_STEM = {"channels": 64, "height": 112, "width": 112, "kernel": 3, "stride": 2, "padding": 1}
 _VGG = {"channels": 256, "height": 56, "width": 56, "kernel": 2, "stride": 2, "padding": 0}
 

@@ -23,9 +23,10 @@ from .cuda_rows import BLOCK, RowPlan, grid, nothing, resident, sizes
 _SUM_COLUMNS, _SUM_ROWS = 32, 32  # threads of column_sums: a line of 128 bytes, partials at once
 
 
-def tile_plan(elements: int, width: int, ragged: bool, target: Target) -> RowPlan:
+def tile_plan(elements: int, width: int, ragged: bool, target: Target, sums: int = 1) -> RowPlan:
+    """Plan of the second kernel where registers hold no row; `sums` is the number of outputs."""
     each = 32 // width
-    shared = BLOCK * each * elements * 4 if ragged else 0
+    shared = BLOCK * each * elements * 4 * sums if ragged else 0
     blocks = resident(BLOCK, 96, shared, target)
     return RowPlan(width, BLOCK, BLOCK, each, ragged, blocks, shared)
 
@@ -85,8 +86,9 @@ def prepare_backward(
             launches.append(kernels[0].bind(stream, geometry, (*inputs, *projected, *extents)))
         if rows:
             geometry = Geometry(blocks, plan.threads, plan.shared_bytes)
-            data = (*inputs, *projected, *outputs, *extents)
-            launches.append(kernels[-1].bind(stream, geometry, data))
+            launches.append(
+                kernels[-1].bind(stream, geometry, [*inputs, *projected, *outputs, *extents])
+            )
         geometry = Geometry(-(-columns // _SUM_COLUMNS), _SUM_COLUMNS * _SUM_ROWS)
         for total, partial in zip(totals, outputs[1:], strict=True):
             summed = (total, partial, numpy.int32(shares), numpy.int32(columns))

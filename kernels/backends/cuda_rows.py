@@ -62,20 +62,24 @@ def longest_row(columns: int, width: int, ragged: bool) -> int:
     return -(-(columns + (width - 1 if ragged else 0)) // width)
 
 
-def lanes_and_vectors(vectors: int, width_bytes: int) -> tuple[int, int] | None:
+def lanes_and_vectors(
+    vectors: int, width_bytes: int, preferred_bytes: int = 64
+) -> tuple[int, int] | None:
     """(threads of a row, vectors each keeps), None where registers do not hold the row.
 
-    32 to 64 bytes a thread; of those the fewest idle places, then the fewest registers.
+    32 to 64 bytes a thread, up to `preferred_bytes` if that can be; the fewest idle places,
+    then the fewest registers.
     """
     fits = []
     for each in (1, 2) if width_bytes == 32 else (2, 3, 4):
         lanes = -(-vectors // each)
         lanes = 1 << (lanes - 1).bit_length() if lanes <= WARP else -(-lanes // WARP) * WARP
         if lanes <= MOST_LANES:
-            fits.append((lanes > BLOCK, lanes * each, each, lanes))
+            many = each * width_bytes > preferred_bytes
+            fits.append((many, lanes > BLOCK, lanes * each, each, lanes))
     if not fits:
         return None
-    _, _, each, lanes = min(fits)
+    *_, each, lanes = min(fits)
     return lanes, each
 
 

@@ -38,6 +38,7 @@ struct RowPlan {
 template <typename T, int kWidth, bool kRagged>
 struct Row {
   using Values = Packed<T, kWidth>;
+  static constexpr int kElements = kWidth;
   long long start;  // of the run, in elements from base
   int columns;      // 0 where the thread has no row: then it loads zeros and stores nothing
   int lead;
@@ -100,6 +101,17 @@ struct Row {
       return splice(low, high, at % kWidth);
     }
     return own.template load<Reuse::kSoon>(parameter, vector);
+  }
+
+  // Whether an element of a vector is one of the run, and how many are.
+  __device__ bool holds(int vector, int i) const {
+    if constexpr (kRagged) return has(column(vector) + i);
+    return column(vector) < columns;
+  }
+  __device__ int elements(int vector) const {
+    if constexpr (!kRagged) return column(vector) < columns ? kWidth : 0;
+    const int begin = max(column(vector), 0), end = min(column(vector) + kWidth, columns);
+    return max(end - begin, 0);
   }
 
   // Whether a column of some vector is one of the run.

@@ -99,7 +99,7 @@ def _reduced(shape: Shape) -> dict[str, int]:
         return shape.dims
     dims = {name: min(length, _SMALL.get(name, length)) for name, length in shape.dims.items()}
     if "matrices" in dims:  # squares: as ragged, or not, as they were
-        dims["columns"] = 64 + dims["columns"] % 64
+        dims["columns"] = 256 + dims["columns"] % 256
     return {name: min(v, _CHANNELS) if name == "channels" else v for name, v in dims.items()}
 
 

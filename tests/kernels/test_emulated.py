@@ -28,6 +28,8 @@ REREADS: Mapping[tuple[str, str, str], str] = {
 
 SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {
     ("max_pool2d", "backward"): (1.4, "56 outputs end inside a sector; L2 has the rest"),
+    ("causal_softmax", "forward"): (1.75, "the vector on the diagonal goes by elements"),
+    ("causal_softmax", "backward"): (1.75, "the vector on the diagonal goes by elements"),
 }
 """(operation, direction) whose warps touch more sectors than their bytes fill: most, and why."""
 

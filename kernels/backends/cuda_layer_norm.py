@@ -1,0 +1,61 @@
+"""Layer normalization in CUDA C++: how `include/row_moments.cuh` is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+
+from ..normalization.layer_norm import EPS
+from ..spec import CannotPrepare, Prepared, Spec
+from ..target import Target
+from .cuda_column_sums import prepare_backward, tile_plan
+from .cuda_row_map import prepare_map
+from .cuda_rows import (
+    BLOCK,
+    RESERVED,
+    WARP,
+    RowPlan,
+    cut,
+    lanes_and_vectors,
+    longest_row,
+    resident,
+)
+
+_SUMS = 2  # dweight and dbias
+
+
+def backward_plan(columns: int, itemsize: int, target: Target) -> tuple[str, RowPlan]:
+    """Path ("registers" or "tiles") and plan of backward."""
+    width, ragged = cut(columns, itemsize, target)
+    elements = width // itemsize
+    # Two float32 sums for each of 16 columns are as many registers as a thread should give.
+    fit = lanes_and_vectors(longest_row(columns, elements, ragged), width, 16 * itemsize)
+    if fit:
+        lanes, each = fit
+        threads = max(lanes, BLOCK) if lanes <= WARP else lanes
+        shared = threads * each * elements * 4 if ragged or lanes < threads else 0
+        shared *= _SUMS if ragged else 1
+        if shared <= target.shared_per_block - RESERVED:
+            registers = 40 + each * width * 2 // 4 + (40 if ragged else _SUMS * each * elements)
+            blocks = resident(threads, registers, shared, target)
+            return "registers", RowPlan(width, threads, lanes, each, ragged, blocks, shared)
+    return "tiles", tile_plan(elements, width, ragged, target, _SUMS)
+
+
+def prepare_layer_norm(direction: str, spec: Spec, source: Path) -> Prepared:
+    """Raises CannotPrepare where it does not compile or a row has 2^31 columns."""
+    if direction == "forward":
+        return prepare_map(
+            spec,
+            source,
+            "layer_norm_forward",
+            lambda data, extents: [*data, *extents, numpy.float32(EPS)],
+            streams=1,
+            parameters=2,
+        )
+    columns = spec.dims["columns"]
+    if columns >= 2**31:
+        raise CannotPrepare("a row has fewer than 2^31 columns")
+    path, plan = backward_plan(columns, spec.dtype.bits // 8, spec.target)
+    return prepare_backward(spec, source, path, plan, projections=2)

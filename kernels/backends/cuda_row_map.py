@@ -1,0 +1,115 @@
+"""Rows that become rows in CUDA C++: how the skeleton `include/row_map.cuh` is launched.
+
+Rows are kept in registers while they fit, then in shared memory, then read again.
+`choice["path"]` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from ..spec import CannotPrepare, Launch, Prepared, Spec, Tensors
+from ..target import Target
+from .cuda import TYPES, Geometry, build, operands, reuse
+from .cuda_rows import (
+    BLOCK,
+    MOST_LANES,
+    RESERVED,
+    WARP,
+    RowPlan,
+    cut,
+    grid,
+    lanes_and_vectors,
+    longest_row,
+    nothing,
+    resident,
+    sizes,
+)
+
+Arguments = Callable[
+    [Sequence[torch.Tensor], Sequence[numpy.generic]], Sequence[torch.Tensor | numpy.generic]
+]
+"""(operands of the direction in order, `sizes`) -> arguments of the kernel."""
+
+
+def map_plan(
+    columns: int,
+    itemsize: int,
+    target: Target,
+    *,
+    streams: int,
+    parameters: int = 0,
+    unpacked: bool = False,
+) -> tuple[str, RowPlan]:
+    """Path ("registers", "shared" or "twice") and plan of `streams` matrices read together.
+
+    parameters: vectors that all rows share, read with them. unpacked: what waits in registers is
+    float32, whatever the matrices are.
+    """
+    width, ragged = cut(columns, itemsize, target)
+    vectors = longest_row(columns, width // itemsize, ragged)
+    fit = lanes_and_vectors(vectors, width)
+    if fit:
+        lanes, each = fit
+        threads = max(lanes, BLOCK) if lanes <= WARP else lanes
+        waiting = each * width // itemsize if unpacked else each * width * streams // 4
+        ahead = each * width * streams // 4 if each * width <= 32 and not ragged else 0
+        spliced = 14 if itemsize == 2 else 10
+        cutting = 16 + spliced * parameters if ragged else 8 * (parameters > 0)
+        registers = -(-(24 + 8 * streams + waiting + ahead + cutting) // 8) * 8
+        blocks = resident(threads, registers, 0, target)
+        return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
+    threads, each = MOST_LANES, max(1, 64 // width // streams)
+    shared = vectors * width * streams
+    if shared > target.shared_per_block - RESERVED:
+        return "twice", RowPlan(width, threads, threads, each, ragged, 1)
+    blocks = min(resident(threads, 128 if ragged else 64, shared, target), 2)
+    return "shared", RowPlan(width, threads, threads, each, ragged, blocks, shared)
+
+
+def prepare_map(
+    spec: Spec,
+    source: Path,
+    kernel: str,
+    arguments: Arguments,
+    *options: str,
+    streams: int,
+    parameters: int = 0,
+    unpacked: bool = False,
+) -> Prepared:
+    """`kernel`, or `<kernel>_steps`, of `source` over the rows of the direction's matrices.
+
+    options: further template arguments. Raises CannotPrepare where it does not compile or a row has
+    2^31 columns.
+    """
+    shape = spec.io.writes[0].shape
+    rows, columns = spec.io.writes[0].elements // max(shape[-1], 1), int(shape[-1])
+    if columns >= 2**31:
+        raise CannotPrepare("a row has fewer than 2^31 columns")
+    path, plan = map_plan(
+        columns,
+        spec.dtype.bits // 8,
+        spec.target,
+        streams=streams,
+        parameters=parameters,
+        unpacked=unpacked,
+    )
+    named = [TYPES[spec.dtype.name], str(plan), reuse(spec), *options]
+    if path != "registers":
+        kernel += "_steps"
+        named.append(str(path == "shared").lower())
+    (built,) = build(spec, source, f"{kernel}<{', '.join(named)}>")
+    geometry = Geometry(grid(rows, plan, spec.target), plan.threads, plan.shared_bytes)
+
+    def bind(tensors: Tensors, stream: Any) -> Launch:
+        data = operands(tensors, spec.io.operands.values())
+        if not rows or not columns:
+            return nothing
+        return built.bind(stream, geometry, arguments(data, sizes(spec, plan, tensors)))
+
+    return Prepared(bind, choice={"path": path, "plan": str(plan)})

@@ -1,0 +1,145 @@
+// Rows that become rows: each is reduced to a few numbers and rewritten with them. This is the
+// skeleton of softmax, layer_norm and l2_norm, forward and backward. A body states the arithmetic:
+//
+//   Loaded, Kept                  one vector as it is loaded, and as it waits for the result
+//   Span cut(n)                   row n, a Cut: empty beyond the last; `read` and `written` may differ
+//   Loaded load<kReuse>(cut, v)   Kept keep(loaded)
+//   early(n)                      numbers of row n that memory holds, asked for a row early
+//   State; add(state, cut, first, stride, kept[])    what a thread gathers of its vectors
+//   Result reduce(state, early, reduction)           the same for every thread of the row; its
+//                                                    positive() is never below zero
+//   write(cut, v, kept, result)   finish(n, result)  the second by one thread of the row
+//   row(...)                      rows in registers: `reduce_and_write`, or something better
+#pragma once
+
+#include "row.cuh"
+
+template <typename T, int kWidth, bool kRagged, bool kReadRagged = kRagged>
+struct Cut {
+  Row<T, kWidth, kReadRagged> read;
+  Row<T, kWidth, kRagged> written;
+};
+
+// A vector of each of two matrices.
+template <typename T, int kWidth>
+struct Two {
+  Packed<T, kWidth> a, b;
+  __device__ void hide(unsigned int zero) {
+    a.hide(zero);
+    b.hide(zero);
+  }
+};
+
+struct Nothing {};
+
+template <typename T, int kWidth, bool kRagged>
+__device__ Cut<T, kWidth, kRagged> whole_row(long long n, long long rows, int columns, int shift) {
+  const Row<T, kWidth, kRagged> row(n * columns, n < rows ? columns : 0, shift);
+  return {row, row};
+}
+
+// Rows that fit in registers. Where there are registers for it (kAhead), the next row is asked for
+// before this one is reduced, so that a block always has loads on their way.
+template <class Plan, class Body>
+__device__ void rows_in_registers(const Body& body) {
+  using Reduction = RowReduction<Plan::kLanes, 2>;
+  SHARED_ARRAY(float, slots, Reduction::kFloats);
+  Reduction reduction(slots);
+  const int lane = threadIdx.x % Plan::kLanes;
+  const int group = threadIdx.x / Plan::kLanes;
+  const long long step = static_cast<long long>(gridDim.x) * Plan::kGroups;
+  constexpr bool kAhead = Plan::kVectors * Plan::kBytes <= 32 && !Plan::kRagged;
+
+  typename Body::Loaded next[Plan::kVectors];
+  const auto fetch = [&](const typename Body::Span& cut) {
+#pragma unroll
+    for (int k = 0; k < Plan::kVectors; ++k) {
+      next[k] = body.template load<Reuse::kNever>(cut, k * Plan::kLanes + lane);
+    }
+  };
+  long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups;
+  auto next_early = body.early(first + group);
+  if (kAhead) fetch(body.cut(first + group));
+  // Counted by the block's first row, so that a warp stays whole for its shuffles.
+  for (; first < body.rows; first += step) {
+    const long long n = first + group;
+    const auto cut = body.cut(n);
+    if (!kAhead) fetch(cut);
+    typename Body::Kept values[Plan::kVectors];
+#pragma unroll
+    for (int k = 0; k < Plan::kVectors; ++k) values[k] = body.keep(next[k]);
+    const auto early = next_early;
+    next_early = body.early(n + step);
+    if (kAhead) fetch(body.cut(n + step));
+    body.template row<Plan>(n, cut, lane, values, early, reduction);
+  }
+}
+
+template <class Plan, class Body, class Cut, class Early, class Reduction>
+__device__ void reduce_and_write(const Body& body, long long n, const Cut& cut, int lane,
+                                 typename Body::Kept (&values)[Plan::kVectors], const Early& early,
+                                 Reduction& reduction) {
+  typename Body::State state;
+  body.add(state, cut, lane, Plan::kLanes, values);
+  const auto result = body.reduce(state, early, reduction);
+  const unsigned int zero = runtime_zero(result.positive());
+#pragma unroll
+  for (int k = 0; k < Plan::kVectors; ++k) {
+    values[k].hide(zero);
+    body.write(cut, k * Plan::kLanes + lane, values[k], result);
+  }
+  if (lane == 0 && n < body.rows) body.finish(n, result);
+}
+
+// Longer rows: kVectors at a time. The row waits in shared memory for its result; one that does not
+// fit there is read again (kStaged false), from the cache if that is large enough. A thread reads
+// back what it wrote itself, so no barrier stands between.
+template <class Plan, bool kStaged, class Body>
+__device__ void rows_in_steps(const Body& body) {
+  using Kept = typename Body::Kept;
+  using Reduction = RowReduction<Plan::kLanes, 2>;
+  SHARED_ARRAY(float, slots, Reduction::kFloats);
+  Reduction reduction(slots);
+  Kept* const staged = dynamic_shared<Kept>();
+  constexpr int kStep = Plan::kThreads * Plan::kVectors;
+
+  for (long long n = blockIdx.x; n < body.rows; n += gridDim.x) {
+    const auto cut = body.cut(n);
+    const auto early = body.early(n);
+    typename Body::State state;
+    for (int base = threadIdx.x; base < cut.read.vectors(); base += kStep) {
+      typename Body::Loaded loaded[Plan::kVectors];
+      Kept values[Plan::kVectors];
+#pragma unroll
+      for (int k = 0; k < Plan::kVectors; ++k) {
+        loaded[k] = body.template load<kStaged ? Reuse::kNever : Reuse::kSoon>(
+            cut, base + k * Plan::kThreads);
+      }
+#pragma unroll
+      for (int k = 0; k < Plan::kVectors; ++k) {
+        const int v = base + k * Plan::kThreads;
+        values[k] = body.keep(loaded[k]);
+        if (kStaged && v < cut.read.vectors()) staged[v] = values[k];
+      }
+      body.add(state, cut, base, Plan::kThreads, values);
+    }
+    const auto result = body.reduce(state, early, reduction);
+    for (int base = threadIdx.x; base < cut.written.vectors(); base += kStep) {
+      Kept values[Plan::kVectors];
+#pragma unroll
+      for (int k = 0; k < Plan::kVectors; ++k) {
+        const int v = base + k * Plan::kThreads;
+        if (kStaged && v < cut.read.vectors()) {
+          values[k] = staged[v];
+        } else {  // what lies outside of the row is not loaded either way
+          values[k] = body.keep(body.template load<Reuse::kSoon>(cut, v));
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < Plan::kVectors; ++k) {
+        body.write(cut, base + k * Plan::kThreads, values[k], result);
+      }
+    }
+    if (threadIdx.x == 0) body.finish(n, result);
+  }
+}
