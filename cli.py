@@ -1,5 +1,4 @@
-"""The front door: `membound doctor | list | run | report | compare | gate | ab |
-export`.
+"""The front door: `membound doctor | list | run | report | compare | gate | ab | export`.
 
 The only file that knows both bench and analysis. Nothing heavy is imported before a command needs
 it. Exit codes: 0 good; 1 slower, wrong result or damaged file; 2 usage; 3 nothing comparable; 4 no

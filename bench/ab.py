@@ -12,7 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -311,8 +311,7 @@ class Match:
         if not isinstance(answer, Failed):
             return answer
         other = self.b if side is self.a else self.a
-        with suppress(_Lost):  # what it says, or whether it lives, no longer matters to this case
-            other.ask(Close())
+        other.ask(Close())
         wrong = answer.status == "wrong" and side is self.b
         reason = f"{answer.status} in {side.name}: {answer.reason}"
         raise _Unusable(side.lost_as, reason, wrong)
