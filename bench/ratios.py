@@ -41,7 +41,7 @@ GOAL_COMPILED = 1.0  # times as fast as torch.compile
 GOAL_GAIN = 0.9  # of the gain that the bytes of the chain predict
 
 _CEILINGS = ("mix_0r1w", "mix_1r1w", "mix_2r1w", "mix_3r1w", "mix_1r0w")
-_SET_BYTES = 64 * MIB
+_SET_BYTES = 128 * MIB
 _COLUMNS = 4096  # of the copies
 
 
@@ -90,7 +90,7 @@ class Bench:
         self.catalogue = catalogue
         self.target = Target("cpu", platform.machine(), cores, 0)
         self.total_bytes, self.rounds, self.compiled = total_bytes, rounds, compiled
-        self.arena = Arena(torch.device("cpu"), 3 * total_bytes)
+        self.arena = Arena(torch.device("cpu"), 4 * total_bytes)
 
     def measure(self, operation: Operation, direction: DirectionName) -> Row:
         """Raises CannotPrepare where the `cpu` kernel cannot run."""

@@ -14,7 +14,7 @@ import importlib.util
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +66,27 @@ def launcher(kernel: Any, arguments: Sequence[int], threads: int, keep: Tensors)
     """A launch of a `compiled` kernel on `threads` threads; `keep` stays alive with it."""
     import numpy as np
 
-    from .cpu_parallel import run
-
-    numba = _numba()
-    numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
     values = np.array([*arguments, threads], dtype=np.int64)
-    address, where = kernel.address, values.ctypes.data
     held = (kernel, values, keep)
+    if threads == 1:  # without meeting other threads, which on a busy machine takes milliseconds
+        launch = partial(kernel.ctypes, values.ctypes.data_as(kernel.ctypes.argtypes[0]), 0)
+    else:
+        from .cpu_parallel import run
 
-    def launch() -> None:
-        run(address, where, threads)
+        numba = _numba()
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        launch = partial(run, kernel.address, values.ctypes.data, threads)
+    return _holding(launch, held)
 
-    launch.__dict__["held"] = held
-    return launch
+
+def _holding(launch: Callable[[], None], held: tuple[Any, ...]) -> Launch:
+    """`launch`, with what it works on kept alive as long as itself."""
+
+    def run() -> None:
+        assert held
+        launch()
+
+    return run
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """RMSNorm on the host.
 
 A row is read from memory once, to sum its squares, and again from the cache to be scaled. Backward
-adds dy · xhat to a row of float32 partial sums per thread, which a second launch adds up in the
-order of the threads: the same bytes for the same number of threads.
+adds dy · xhat to a row of float32 partial sums per thread, which one thread adds up in the order
+of the threads: the same bytes for the same number of threads.
 """
 
 from __future__ import annotations
@@ -258,17 +258,15 @@ def clear(partial: Any, columns: int) -> None:
 
 
 def _column_sums(dtype: str) -> Function:
-    """(partials, sums, columns, threads): sums = partials added up in the order of the threads."""
+    """(partials, sums, rows, columns, threads): the rows of partials added up in their order."""
 
     def run(arguments: Any, thread: int) -> None:
         partials = source(arguments, 0, "float32")
         sums = target(arguments, 1, dtype, False)
-        columns, threads = arguments[2], arguments[3]
-        first, last = share((columns + LANES - 1) // LANES, thread, threads)
-        for part in range(first, last):
-            j = part * LANES
+        rows, columns = arguments[2], arguments[3]
+        for j in range(0, columns, LANES):
             value = zeros()
-            for row in range(threads):
+            for row in range(rows):
                 value += load_some(partials, row * columns + j, columns - j)
             store_some(sums, j, value, columns - j)
 
@@ -288,7 +286,7 @@ def prepare_backward(spec: Spec, x: str = "x", dh: str | None = None) -> Prepare
         addresses = [tensors[name].data_ptr() for name in names]
         first = launcher(gradient, [*addresses, rows, columns], threads, tensors)
         parts = [tensors[name].data_ptr() for name in ("partials", "dweight")]
-        second = launcher(sums, [*parts, columns], threads, tensors)
+        second = launcher(sums, [*parts, threads, columns], 1, tensors)
 
         def launch() -> None:
             first()
