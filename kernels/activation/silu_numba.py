@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.numba_device import ONE, device, divide, exp
+from ..backends.numba_assembly import device
+from ..backends.numba_device import ONE, divide, exp
 from ..backends.numba_elementwise import stream
 from ..spec import Prepared, Spec
 

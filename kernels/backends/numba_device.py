@@ -12,23 +12,29 @@ Python, chosen here, and what it shows is index logic alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numba import cuda, float32, types
-from numba.core import config
 
 from ..dtypes import DType
 from ..dtypes import float32 as float32_dtype
+from .numba_assembly import (
+    SIMULATED,
+    device,
+    load_element,
+    load_words,
+    pack_pair,
+    store_element,
+    store_words,
+    unary,
+    unpack_pair,
+)
 
-SIMULATED = bool(config.ENABLE_CUDASIM)
 WARP = 4 if SIMULATED else 32  # a simulated thread costs a real one
 ZERO, ONE = np.float32(0), np.float32(1)
 _MASK = 0xFFFFFFFF
-
-device = cuda.jit(device=True) if SIMULATED else cuda.jit(device=True, forceinline=True)
 
 
 @dataclass(frozen=True)
@@ -57,10 +63,10 @@ def memory(dtype: DType, sm: int, *, vector: bool, streaming: bool) -> Memory:
     if not vector:
         return scalar
     once, kept = (
-        _vector_load(dtype, _load_words(f"ld.global.nc{how}.v4.u32"))
+        _vector_load(dtype, load_words(f"ld.global.nc{how}.v4.u32"))
         for how in (".L1::no_allocate", "")
     )
-    store = _vector_store(dtype, sm, _store_words(f"st.global{hint}.v4.u32"))
+    store = _vector_store(dtype, sm, store_words(f"st.global{hint}.v4.u32"))
     width = 128 // dtype.bits
     rounding = _vector_round(dtype, sm)
     return Memory(
@@ -132,152 +138,9 @@ else:
         return libdevice.fast_fdividef(x, y)
 
 
-def _intrinsic(build: Callable[..., Any]) -> Any:
-    from numba.cuda.extending import intrinsic
-
-    return intrinsic(build)
-
-
-def _assembly(result: Any, text: str, constraints: str, *, effect: bool = False) -> Any:
-    """An intrinsic of any arguments that is `text`; arrays count as (array, index): an address."""
-
-    def build(context: Any, *given: Any) -> Any:
-        from llvmlite import ir
-
-        arrays = isinstance(given[0], types.Array)
-
-        def emit(target: Any, builder: Any, signature: Any, values: Any) -> Any:
-            values = list(values)
-            if arrays:
-                array = target.make_array(signature.args[0])(target, builder, value=values[0])
-                values[:2] = [builder.gep(array.data, [values[1]])]
-            returned = target.get_value_type(signature.return_type)
-            if isinstance(signature.return_type, types.BaseTuple):
-                returned = ir.LiteralStructType(list(returned.elements))
-            elif signature.return_type == types.void:
-                returned = ir.VoidType()
-            kind = ir.FunctionType(returned, [value.type for value in values])
-            call = builder.call(ir.InlineAsm(kind, text, constraints, effect), values)
-            if not isinstance(signature.return_type, types.BaseTuple):
-                return call
-            parts = [builder.extract_value(call, k) for k in range(len(signature.return_type))]
-            return target.make_tuple(builder, signature.return_type, parts)
-
-        return result(*given), emit
-
-    return build
-
-
-def _load_words(instruction: str) -> Any:
-    text = f"{instruction} {{$0, $1, $2, $3}}, [$4];"
-    four = types.UniTuple(types.uint32, 4)
-    build = _assembly(four, text, "=r,=r,=r,=r,l", effect=True)
-
-    @_intrinsic
-    def load(typingctx: Any, array: Any, index: Any) -> Any:
-        return build(typingctx, array, index)
-
-    return load
-
-
-def _store_words(instruction: str) -> Any:
-    build = _assembly(
-        types.void, f"{instruction} [$0], {{$1, $2, $3, $4}};", "l,r,r,r,r", effect=True
-    )
-
-    @_intrinsic
-    def store(typingctx: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-        return build(typingctx, array, index, a, b, c, d)
-
-    return store
-
-
-def _load_element(kind: Any, instruction: str, constraint: str) -> Any:
-    build = _assembly(kind, f"{instruction} $0, [$1];", f"={constraint},l", effect=True)
-
-    @_intrinsic
-    def load(typingctx: Any, array: Any, index: Any) -> Any:
-        return build(typingctx, array, index)
-
-    return load
-
-
-def _store_element(instruction: str, constraint: str) -> Any:
-    build = _assembly(types.void, f"{instruction} [$0], $1;", f"l,{constraint}", effect=True)
-
-    @_intrinsic
-    def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
-        return build(typingctx, array, index, value)
-
-    return store
-
-
-def _unary(kind: Any, text: str, constraints: str) -> Any:
-    build = _assembly(kind, text, constraints)
-
-    @_intrinsic
-    def convert(typingctx: Any, value: Any) -> Any:
-        return build(typingctx, value)
-
-    return convert
-
-
-def _binary(kind: Any, text: str, constraints: str) -> Any:
-    build = _assembly(kind, text, constraints)
-
-    @_intrinsic
-    def convert(typingctx: Any, a: Any, b: Any) -> Any:
-        return build(typingctx, a, b)
-
-    return convert
-
-
-def _unpack(dtype: DType) -> Any:
-    """uint32 -> the two floats in it, lower half first."""
-    if dtype.name == "float16":
-        text = "{ .reg .b16 lo, hi; mov.b32 {lo, hi}, $2; cvt.f32.f16 $0, lo; cvt.f32.f16 $1, hi; }"
-        return _unary(types.UniTuple(types.float32, 2), text, "=f,=f,r")
-    text = "{ .reg .b32 lo; shl.b32 lo, $2, 16; and.b32 $1, $2, 0xffff0000; mov.b32 $0, lo; }"
-    return _unary(types.UniTuple(types.float32, 2), text, "=&f,=&f,r")
-
-
-def _pack(dtype: DType, sm: int) -> Any:
-    """Two floats -> uint32, the first in the lower half, rounded to nearest even."""
-    if sm >= 80:
-        kind = "f16x2" if dtype.name == "float16" else "bf16x2"
-        return _binary(types.uint32, f"cvt.rn.{kind}.f32 $0, $2, $1;", "=r,f,f")
-    if dtype.name == "float16":
-        text = (
-            "{ .reg .b16 lo, hi; cvt.rn.f16.f32 lo, $1; cvt.rn.f16.f32 hi, $2; "
-            "mov.b32 $0, {lo, hi}; }"
-        )
-        return _binary(types.uint32, text, "=r,f,f")
-    round_one = _round_bfloat16()
-
-    @device
-    def pack(a: Any, b: Any) -> Any:
-        return types.uint32((round_one(a) >> 16) | (round_one(b) & 0xFFFF0000))
-
-    return pack
-
-
-def _round_bfloat16() -> Any:
-    """float32 -> uint32 whose upper half is the bfloat16 nearest to it: before sm_80."""
-    bits = _unary(types.uint32, "mov.b32 $0, $1;", "=r,f")
-
-    @device
-    def round_one(value: Any) -> Any:
-        word = bits(value)
-        if value != value:
-            return types.uint32(word | 0x00400000)
-        return types.uint32(word + 0x7FFF + ((word >> 16) & 1))
-
-    return round_one
-
-
 def _vector_load(dtype: DType, words: Any) -> Any:
     if dtype == float32_dtype:
-        as_float = _unary(types.float32, "mov.b32 $0, $1;", "=f,r")
+        as_float = unary(types.float32, "mov.b32 $0, $1;", "=f,r")
 
         @device
         def load(array: Any, index: Any, values: Any, at: Any) -> None:
@@ -288,7 +151,7 @@ def _vector_load(dtype: DType, words: Any) -> Any:
             values[at + 3] = as_float(d)
 
         return load
-    unpack = _unpack(dtype)
+    unpack = unpack_pair(dtype)
 
     @device
     def load_pairs(array: Any, index: Any, values: Any, at: Any) -> None:
@@ -303,7 +166,7 @@ def _vector_load(dtype: DType, words: Any) -> Any:
 
 def _vector_store(dtype: DType, sm: int, words: Any) -> Any:
     if dtype == float32_dtype:
-        as_word = _unary(types.uint32, "mov.b32 $0, $1;", "=r,f")
+        as_word = unary(types.uint32, "mov.b32 $0, $1;", "=r,f")
 
         @device
         def store(array: Any, index: Any, v: Any, at: Any) -> None:
@@ -311,7 +174,7 @@ def _vector_store(dtype: DType, sm: int, words: Any) -> Any:
             words(array, index, a, b, as_word(v[at + 2]), as_word(v[at + 3]))
 
         return store
-    pack = _pack(dtype, sm)
+    pack = pack_pair(dtype, sm)
 
     @device
     def store_pairs(array: Any, index: Any, v: Any, at: Any) -> None:
@@ -329,7 +192,7 @@ def _vector_round(dtype: DType, sm: int) -> Any:
             pass
 
         return keep
-    pack, unpack = _pack(dtype, sm), _unpack(dtype)
+    pack, unpack = pack_pair(dtype, sm), unpack_pair(dtype)
 
     @device
     def rounded(v: Any, at: Any) -> None:
@@ -344,9 +207,9 @@ def _vector_round(dtype: DType, sm: int) -> Any:
 def _scalar(dtype: DType, sm: int, hint: str) -> Memory:
     """One element at a time."""
     if dtype == float32_dtype:
-        load_one = _load_element(types.float32, "ld.global.nc.L1::no_allocate.f32", "f")
-        kept_one = _load_element(types.float32, "ld.global.nc.f32", "f")
-        store_one = _store_element(f"st.global{hint}.f32", "f")
+        load_one = load_element(types.float32, "ld.global.nc.L1::no_allocate.f32", "f")
+        kept_one = load_element(types.float32, "ld.global.nc.f32", "f")
+        store_one = store_element(f"st.global{hint}.f32", "f")
     else:
         load_one = _half_load(dtype, "ld.global.nc.L1::no_allocate.u16")
         kept_one = _half_load(dtype, "ld.global.nc.u16")
@@ -372,7 +235,7 @@ def _scalar(dtype: DType, sm: int, hint: str) -> Memory:
 def _scalar_round(dtype: DType, sm: int) -> Any:
     if dtype == float32_dtype:
         return _vector_round(dtype, sm)
-    pack, unpack = _pack(dtype, sm), _unpack(dtype)
+    pack, unpack = pack_pair(dtype, sm), unpack_pair(dtype)
 
     @device
     def rounded(v: Any, at: Any) -> None:
@@ -382,8 +245,8 @@ def _scalar_round(dtype: DType, sm: int) -> Any:
 
 
 def _half_load(dtype: DType, instruction: str) -> Any:
-    raw = _load_element(types.uint16, instruction, "h")
-    unpack = _unpack(dtype)
+    raw = load_element(types.uint16, instruction, "h")
+    unpack = unpack_pair(dtype)
 
     @device
     def load_one(array: Any, index: Any) -> Any:
@@ -393,8 +256,8 @@ def _half_load(dtype: DType, instruction: str) -> Any:
 
 
 def _half_store(dtype: DType, sm: int, instruction: str) -> Any:
-    raw = _store_element(instruction, "h")
-    pack = _pack(dtype, sm)
+    raw = store_element(instruction, "h")
+    pack = pack_pair(dtype, sm)
 
     @device
     def store_one(array: Any, index: Any, value: Any) -> None:

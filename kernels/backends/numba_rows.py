@@ -23,7 +23,8 @@ from ..dtypes import float32 as float32_dtype
 from ..operation import Tensor
 from ..spec import Prepared, Spec
 from .numba import Kernel, prepare
-from .numba_device import SIMULATED, WARP, ZERO, Memory, memory, row_sum, rsqrt
+from .numba_assembly import SIMULATED
+from .numba_device import WARP, ZERO, Memory, memory, row_sum, rsqrt
 
 _BLOCK = 8 * WARP  # threads where a warp owns a row
 _PER_THREAD, _PER_THREAD_BACKWARD = 16, 8  # elements; backward keeps three more arrays

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.numba_device import device
+from ..backends.numba_assembly import device
 from ..backends.numba_elementwise import stream
 from ..backends.numba_rows import row_sums
 from ..spec import Prepared, Spec
