@@ -45,7 +45,8 @@ float32 = DType("float32", 32, 2.0**-23)
 float16 = DType("float16", 16, 2.0**-10)
 bfloat16 = DType("bfloat16", 16, 2.0**-7)
 uint8 = DType("uint8", 8)
+int32 = DType("int32", 32)
 int64 = DType("int64", 64)
 
 FLOATS = (float32, float16, bfloat16)
-DTYPES = {dtype.name: dtype for dtype in (*FLOATS, uint8, int64)}
+DTYPES = {dtype.name: dtype for dtype in (*FLOATS, uint8, int32, int64)}

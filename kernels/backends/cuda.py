@@ -28,6 +28,7 @@ TYPES = {
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
     "uint8": "unsigned char",
+    "int32": "int",
     "int64": "long long",
 }
 """C++ spelling of an element type."""

@@ -28,6 +28,15 @@ AUDITED = ARCHITECTURES if EVERY else ("sm_75", "sm_90", "sm_121")
 KINDS = {"scaled", "layer", "ragged"} if EVERY else {"scaled", "ragged"}
 WIDE = 16
 NARROW = {
+    ("cast_to_float32", "forward", "LDG"): "as many elements as 16 bytes of y",
+    ("cast_to_float16", "forward", "STG"): "as many elements as 16 bytes of x",
+    ("cast_to_bfloat16", "forward", "STG"): "as many elements as 16 bytes of x",
+    ("strided_read_2", "forward", "LDG"): "elements that are not neighbours",
+    ("strided_read_2", "forward", "STG"): "consecutive threads take consecutive elements",
+    ("strided_read_8", "forward", "LDG"): "elements that are not neighbours",
+    ("strided_read_8", "forward", "STG"): "consecutive threads take consecutive elements",
+    ("gather_int32", "forward", "STG"): "the elements of 16 bytes of index",
+    ("gather_int64", "forward", "STG"): "the elements of 16 bytes of index",
     ("max_pool2d", "forward", "STG"): "16 bytes of x make half as many of y under stride 2",
     ("max_pool2d", "backward", "LDG"): "16 bytes of dx come from half as many of dy under stride 2",
 }

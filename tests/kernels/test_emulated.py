@@ -28,6 +28,10 @@ REREADS: Mapping[tuple[str, str, str], str] = {
 
 SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {
     ("max_pool2d", "backward"): (1.4, "56 outputs end inside a sector; L2 has the rest"),
+    ("strided_read_2", "forward"): (2.0, "a stride of 2: half of the sectors read, all written"),
+    ("strided_read_8", "forward"): (5.5, "a stride of 8: an eighth of the sectors read"),
+    ("gather_int32", "forward"): (5.5, "a sector for every element read"),
+    ("gather_int64", "forward"): (4.5, "a sector for every element read"),
     ("causal_softmax", "forward"): (1.75, "the vector on the diagonal goes by elements"),
     ("causal_softmax", "backward"): (1.75, "the vector on the diagonal goes by elements"),
 }

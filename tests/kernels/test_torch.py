@@ -23,7 +23,12 @@ from membound.kernels.target import reference_target
 from membound.kernels.tolerance import compare
 
 ROWS = {"rows": 3, "columns": 8}
-IN_PLACE = {"copy", "scale", "add", "triad", "fill", "read", "sigmoid", "tanh"}
+IN_PLACE = {
+    *("copy", "scale", "add", "triad", "fill", "read", "mul", "sigmoid", "tanh"),
+    *("cast_to_float32", "cast_to_float16", "cast_to_bfloat16"),
+    *("transpose", "nchw_to_nhwc", "nhwc_to_nchw"),
+    *("strided_read_2", "strided_read_8", "gather_int32", "gather_int64"),
+}
 """Whose forward is given its output."""
 
 

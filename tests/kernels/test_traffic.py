@@ -34,6 +34,15 @@ LITERALS: list[tuple[str, str, int]] = [
     ("mix_2r1w", "forward", 402_653_184),
     ("mix_1r1w", "forward", 268_435_456),
     ("mix_0r1w", "forward", 134_217_728),
+    ("mul", "forward", 402_653_184),  # 3sE
+    ("transpose", "forward", 268_435_456),  # 2sE
+    ("cast_to_float32", "forward", 402_653_184),  # (2 + 4)E
+    ("cast_to_bfloat16", "forward", 268_435_456),
+    ("cast_to_float16", "forward", 268_435_456),
+    ("strided_read_2", "forward", 268_435_456),  # 2sE useful
+    ("strided_read_8", "forward", 268_435_456),
+    ("gather_int32", "forward", 536_870_912),  # 2sE + 4E
+    ("gather_int64", "forward", 805_306_368),  # 2sE + 8E
     *((name, "forward", 268_435_456) for name in ACTIVATIONS),  # 2sE
     *((name, "backward", 402_653_184) for name in ACTIVATIONS),  # 3sE
     ("layer_norm", "forward", 268_533_760),  # 2sE + 2sN + 8M
@@ -103,7 +112,7 @@ def test_causal_softmax_reads_lower_halves_and_writes_whole_matrices(catalogue: 
     [  # of 4 rows of bfloat16: 2 or 3 passes, and 1 or 2 once more
         ("layer_norm", "forward", 115_200, None),
         ("layer_norm", "forward", 131_072, 2 * 4 * 3 * 131_072 + 2 * 2 * 131_072 + 8 * 4),
-        ("layer_norm", "backward", 16_384, None),
+        ("layer_norm", "backward", 12_288, None),
         ("layer_norm", "backward", 32_768, 2 * 4 * 5 * 32_768 + 3 * 2 * 32_768 + 8 * 4),
         ("softmax", "forward", 131_072, 2 * 4 * 3 * 131_072),
         ("softmax", "backward", 32_768, None),
@@ -120,9 +129,32 @@ def test_rows_that_no_block_keeps_are_read_twice(
     assert io.schedule_bytes == bytes_
 
 
+@pytest.mark.parametrize(
+    ("name", "source", "bytes_"),
+    [  # (s_a + s_b)E
+        ("cast_to_float32", "bfloat16", 402_653_184),
+        ("cast_to_float16", "float32", 402_653_184),
+        ("cast_to_bfloat16", "float32", 402_653_184),
+    ],
+)
+def test_a_cast_moves_both_widths(
+    catalogue: Catalogue, name: str, source: str, bytes_: int
+) -> None:
+    forward = catalogue.operations[name].directions(ROWS, DTYPES[source]).forward
+    assert forward.traffic == bytes_
+
+
+@pytest.mark.parametrize("name", ["nchw_to_nhwc", "nhwc_to_nchw"])
+def test_a_change_of_layout_moves_images_twice(catalogue: Catalogue, name: str) -> None:
+    dims = {"images": 32, "channels": 64, "height": 112, "width": 112}
+    forward = catalogue.operations[name].directions(dims, float16).forward
+    assert forward.traffic == 102_760_448  # 2sE
+
+
 def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
     stated: set[tuple[str, str]] = {(name, direction) for name, direction, _ in LITERALS}
     stated |= {("max_pool2d", "forward"), ("max_pool2d", "backward")}
+    stated |= {("nchw_to_nhwc", "forward"), ("nhwc_to_nchw", "forward")}
     stated |= {("causal_softmax", "forward"), ("causal_softmax", "backward")}
     there = {
         (operation.name, direction)

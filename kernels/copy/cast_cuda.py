@@ -1,0 +1,14 @@
+"""Conversions in CUDA C++: one arithmetic, whose types are those of the operands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..backends.cuda_elementwise import prepare_elementwise
+from ..spec import Prepared, Spec
+
+_SOURCE = Path(__file__).with_name("cast.cu")
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    return prepare_elementwise(spec, _SOURCE, "Cast")
