@@ -137,37 +137,6 @@ def accumulate(
 
 
 @inlined
-def accumulate_4(
-    dy: Any, x: Any, weight: Any, saved: Any, partial: Any, row: int, columns: int
-) -> tuple[float, float, float, float]:
-    """`accumulate` for four rows at once: a quarter of the traffic to `weight` and `partial`."""
-    r0, r1 = splat(load_one(saved, row)), splat(load_one(saved, row + 1))
-    r2, r3 = splat(load_one(saved, row + 2)), splat(load_one(saved, row + 3))
-    s0 = s1 = s2 = s3 = zeros()
-    whole, start = columns // LANES * LANES, row * columns
-    for j in range(0, whole, LANES):
-        i, w = start + j, load(weight, j)
-        k, m, n = i + columns, i + 2 * columns, i + 3 * columns
-        a, b = load(dy, i) * load(x, i), load(dy, k) * load(x, k)
-        c, d = load(dy, m) * load(x, m), load(dy, n) * load(x, n)
-        s0, s1, s2, s3 = fma(a, w, s0), fma(b, w, s1), fma(c, w, s2), fma(d, w, s3)
-        added = fma(b, r1, fma(a, r0, load(partial, j)))
-        store_some(partial, j, fma(d, r3, fma(c, r2, added)), LANES)
-    if whole < columns:
-        count, w = columns - whole, load_some(weight, whole, columns - whole)
-        i = start + whole
-        k, m, n = i + columns, i + 2 * columns, i + 3 * columns
-        a = load_some(dy, i, count) * load_some(x, i, count)
-        b = load_some(dy, k, count) * load_some(x, k, count)
-        c = load_some(dy, m, count) * load_some(x, m, count)
-        d = load_some(dy, n, count) * load_some(x, n, count)
-        s0, s1, s2, s3 = fma(a, w, s0), fma(b, w, s1), fma(c, w, s2), fma(d, w, s3)
-        added = fma(b, r1, fma(a, r0, load_some(partial, whole, count)))
-        store_some(partial, whole, fma(d, r3, fma(c, r2, added)), count)
-    return total(s0), total(s1), total(s2), total(s3)
-
-
-@inlined
 def _gradient_some(
     dy: Any,
     x: Any,
@@ -227,6 +196,103 @@ def gradient_row(
     _gradient_some(dy, x, weight, dh, dx, start, whole, columns - whole, factor, slope, fused)
 
 
+@inlined
+def _step_some(
+    dy: Any,
+    x: Any,
+    weight: Any,
+    dh: Any,
+    dx: Any,
+    partial: Any,
+    start: int,
+    after: int,
+    j: int,
+    count: int,
+    rstd: Lanes,
+    slope: Lanes,
+    rstd_after: Lanes,
+    s: Lanes,
+    fused: bool,
+) -> Lanes:
+    while count > 0:
+        i, w = start + j, load_some(weight, j, count)
+        value = fma(load_some(x, i, count), slope, load_some(dy, i, count) * w * rstd)
+        if fused:
+            value += load_some(dh, i, count)
+        store_some(dx, i, value, count)
+        a = load_some(dy, after + j, count) * load_some(x, after + j, count)
+        s = fma(a, w, s)
+        store_some(partial, j, fma(a, rstd_after, load_some(partial, j, count)), count)
+        j, count = j + LANES, count - LANES
+    return s
+
+
+@inlined
+def step(
+    dy: Any,
+    x: Any,
+    weight: Any,
+    saved: Any,
+    dh: Any,
+    dx: Any,
+    partial: Any,
+    row: int,
+    columns: int,
+    product: float,
+    fused: bool,
+) -> Any:
+    """`gradient_row` of one row and `accumulate` of the next in one sweep.
+
+    A core's reads from memory are its bottleneck; so that they never pause, one row arrives while
+    the one before it leaves.
+    """
+    start, rstd = row * columns, load_one(saved, row)
+    after, nxt = start + columns, splat(load_one(saved, row + 1))
+    factor = splat(rstd)
+    slope = splat(-product * rstd * rstd * rstd / columns)
+    head = min(to_line(dx, start), columns)
+    whole = head + (columns - head) // PAIR * PAIR
+    s0 = _step_some(
+        dy, x, weight, dh, dx, partial, start, after, 0, head, factor, slope, nxt, zeros(), fused
+    )
+    s1 = zeros()
+    for j in range(head, whole, PAIR):
+        i, k, m = start + j, j + LANES, after + j
+        prefetch(dy, m + AHEAD)
+        prefetch(x, m + AHEAD)
+        prefetch(dy, m + LANES + AHEAD)
+        prefetch(x, m + LANES + AHEAD)
+        w, v = load(weight, j), load(weight, k)
+        low = fma(load(x, i), slope, load(dy, i) * w * factor)
+        high = fma(load(x, i + LANES), slope, load(dy, i + LANES) * v * factor)
+        if fused:
+            prefetch(dh, i + AHEAD)
+            prefetch(dh, i + LANES + AHEAD)
+            low, high = low + load(dh, i), high + load(dh, i + LANES)
+        store(dx, i, low, high)
+        a, b = load(dy, m) * load(x, m), load(dy, m + LANES) * load(x, m + LANES)
+        s0, s1 = fma(a, w, s0), fma(b, v, s1)
+        store(partial, j, fma(a, nxt, load(partial, j)), fma(b, nxt, load(partial, k)))
+    s1 = _step_some(
+        dy,
+        x,
+        weight,
+        dh,
+        dx,
+        partial,
+        start,
+        after,
+        whole,
+        columns - whole,
+        factor,
+        slope,
+        nxt,
+        s1,
+        fused,
+    )
+    return total(s0 + s1)
+
+
 def _backward(dtype: str, streaming: bool, fused: bool) -> Function:
     """(dy, x, weight, rstd, dh, dx, partials, rows, columns, threads); dh is read if fused."""
 
@@ -238,15 +304,12 @@ def _backward(dtype: str, streaming: bool, fused: bool) -> Function:
         partial = at(target(arguments, 6, "float32", False), thread * columns)
         clear(partial, columns)
         first, last = share(rows, thread, threads)
-        together = first + (last - first) // 4 * 4
-        for row in range(first, together, 4):
-            products = accumulate_4(dy, x, weight, saved, partial, row, columns)
-            for k in range(4):
-                gradient_row(dy, x, weight, saved, dh, dx, row + k, columns, products[k], fused)
-        for row in range(together, last):
-            rstd = load_one(saved, row)
-            product = accumulate(dy, x, weight, partial, row * columns, columns, rstd)
-            gradient_row(dy, x, weight, saved, dh, dx, row, columns, product, fused)
+        if first < last:
+            rstd = load_one(saved, first)
+            product = accumulate(dy, x, weight, partial, first * columns, columns, rstd)
+            for row in range(first, last - 1):
+                product = step(dy, x, weight, saved, dh, dx, partial, row, columns, product, fused)
+            gradient_row(dy, x, weight, saved, dh, dx, last - 1, columns, product, fused)
 
     return run
 
