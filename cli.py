@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -438,6 +439,8 @@ def _usage_errors(
 
 
 def main() -> None:
+    # To be asked to end is to be interrupted: whatever was started or checked out is cleaned up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app()
 
 

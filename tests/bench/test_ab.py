@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +75,8 @@ def prepare(direction, spec):
     return Prepared(bind)
 """
 SHAPE = "float32/1024x128/steady"
+
+needs_checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the checkout")
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -291,7 +295,7 @@ def test_hooks_of_the_checkout_do_not_run(checkout: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the checkout")
+@needs_checkout
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A/A of this very checkout, with no time to measure anything."""
     options = ("copy", "--implementation=cpu", "--device=cpu", "--time-limit=0.001s")
@@ -306,3 +310,23 @@ def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(app, ["ab", "no-such-revision"])
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == "membound: git: invalid reference: no-such-revision\n"
+
+
+@needs_checkout
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_nothing_behind(signum: int, code: int, tmp_path: Path) -> None:
+    command = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command += "from membound.cli import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", command, "ab", "HEAD", "copy", "--device=cpu"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as process:  # fmt: skip
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("A: HEAD")
+        process.send_signal(signum)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("membound-ab-*"))
+    assert not any(str(tmp_path) in line for line in left_behind(ROOT))
