@@ -2,7 +2,8 @@
 
     python -m membound.analysis.bandwidth RUN…
 
-GB/s are 1e9 bytes per second: traffic / median of process medians.
+GB/s are 1e9 bytes per second: traffic / median of process medians. Below a table whose figures are
+corrected for drift it says so; `bandwidth(frame)` is of times as measured.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class Achieved:
 
 
 def bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
-    """The tidy table as one row per run and case, columns as in `Achieved`."""
+    """The tidy table as one row per run and case, columns as in `Achieved`.
+
+    Times as they stand in the table: `drift.corrected` first takes out the drift.
+    """
     rows = [asdict(row) for row in achieved(cases(frame))]
     return pd.DataFrame(rows, columns=list(Achieved.__dataclass_fields__))
 
@@ -140,10 +144,15 @@ _SAME = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the bandwidth table of the runs named; 1 where a file is damaged."""
+    from .drift import corrected, drifts
     from .script import run_script
-    from .tables import bandwidth_tables
+    from .tables import Table, bandwidth_tables
 
-    return run_script(__doc__, arguments, lambda _, frame: bandwidth_tables(achieved(cases(frame))))
+    def tables(_: object, frame: pd.DataFrame) -> list[Table]:
+        found = drifts(frame)
+        return bandwidth_tables(achieved(cases(corrected(frame, found))), found)
+
+    return run_script(__doc__, arguments, tables)
 
 
 if __name__ == "__main__":

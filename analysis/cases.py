@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -74,13 +74,18 @@ class Case:
 
 def cases(frame: pd.DataFrame) -> list[Case]:
     """Every case of every run in the table, in the order of its first record."""
+    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for record in records(frame):
+        grouped.setdefault((record["run"], record["case"]), []).append(record)
+    return [_case(some) for some in grouped.values()]
+
+
+def records(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """The rows of the table by column name; what is missing is None."""
     columns = list(frame.columns)
     values = [frame[name].astype(object).where(frame[name].notna(), None) for name in columns]
-    grouped: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in zip(*values, strict=True):
-        record = dict(zip(columns, row, strict=True))
-        grouped.setdefault((record["run"], record["case"]), []).append(record)
-    return [_case(records) for records in grouped.values()]
+        yield dict(zip(columns, row, strict=True))
 
 
 def _case(records: list[dict[str, Any]]) -> Case:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ..results.checked import printable
 from .bandwidth import Achieved
 from .compare import Comparison
+from .drift import Drift
 from .fusion import Gain
 from .judge import Compared
 
@@ -157,8 +158,12 @@ def short(word: str) -> str:
     return _SHORT.get(word, word)
 
 
-def bandwidth_tables(rows: Sequence[Achieved]) -> list[Table]:
-    """One table per run and cache state, copies first, then operations in measured order."""
+def bandwidth_tables(rows: Sequence[Achieved], drifts: Sequence[Drift] = ()) -> list[Table]:
+    """One table per run and cache state, copies first, then operations in measured order.
+
+    drifts: those that were applied to the figures are said below them.
+    """
+    applied = {(drift.run, drift.cache): drift.why for drift in drifts if drift.applied}
     several = len({row.run for row in rows}) > 1
     columns = ["operation", "dir", "implementation", "type", "shape", "bytes", "GB/s", "±"]
     columns += ["%peak", "%ceil", "verdict"]
@@ -174,6 +179,8 @@ def bandwidth_tables(rows: Sequence[Achieved]) -> list[Table]:
             notes.append("* allocates its outputs inside the clock")
         if any(row.gb_per_s is not None and row.low_gb_per_s is None for row in group):
             notes.append("± needs three processes")
+        if (run, cache) in applied:
+            notes.append(applied[run, cache])
         cells = [_bandwidth_row(row) for row in _sorted(group)]
         tables.append(Table(title, columns, cells, right, notes))
     return tables

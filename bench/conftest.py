@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from membound.bench.replay import Replay
+    from membound.analysis.export_pytest import Replay
     from membound.bench.run import Planned, Request
 
 

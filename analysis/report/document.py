@@ -13,6 +13,7 @@ from ...results.record import Environment
 from ..bandwidth import Achieved, achieved, run_ceilings
 from ..cases import Case, cases
 from ..ceiling import Ceiling
+from ..drift import Drift, corrected, drifts
 from ..fusion import gains
 from ..loading import frame, read
 from ..script import DAMAGED, rendered
@@ -63,14 +64,18 @@ def run_table(path: str | Path, markdown: bool = False, color: bool = False) -> 
 
 
 def _section(run: Run, markdown: bool, color: bool, whole: bool) -> str:
-    found = cases(frame([run]))
+    table = frame([run])
+    moved = drifts(table)
+    found = cases(corrected(table, moved))
     rows = achieved(found)
-    tables = bandwidth_tables(rows)
-    fused = gains(found)
+    tables = bandwidth_tables(rows, moved)
+    # Fused and unfused are neighbours in a process: their ratio has no drift to take out.
+    fused = gains(cases(table))
     if fused or whole:
         tables += fusion_tables(fused)
-    tables += [table for table in (_judged(rows), _failures(rows), _warnings(run, rows)) if table]
-    lines = _head(run, found)
+    last = (_judged(rows), _failures(rows), _warnings(run, rows, moved))
+    tables += [table for table in last if table]
+    lines = _head(run, found, moved)
     head = _markdown_head(lines) if markdown else "\n".join(map(printable, lines)) + "\n"
     return head + "\n" + rendered(tables, markdown, color)
 
@@ -80,10 +85,11 @@ def _markdown_head(lines: Sequence[str]) -> str:
     return "\n".join([f"## {first}", "", *(f"- {line}" for line in rest)]) + "\n"
 
 
-def _head(run: Run, found: Sequence[Case]) -> list[str]:
+def _head(run: Run, found: Sequence[Case], moved: Sequence[Drift]) -> list[str]:
     environment = run.environment
+    copy = [f"Reference copy, {drift.cache}: {drift.line}" for drift in moved]
     if environment is None:
-        return ["Unknown device: environment.json cannot be read", f"Run {run.path}"]
+        return ["Unknown device: environment.json cannot be read", f"Run {run.path}", *copy]
     lines = [_device(environment), f"Peak {_peak(environment)}"]
     lines += [
         f"Measured ceilings, {cache}: {_ceilings(points)}"
@@ -91,6 +97,7 @@ def _head(run: Run, found: Sequence[Case]) -> list[str]:
     ]
     if not any(line.startswith("Measured") for line in lines):
         lines.append("Measured ceilings: none; no copy larger than the cache was measured")
+    lines += copy
     state = {True: ", uncommitted changes", False: "", None: ", changes unknown"}
     commit = environment.commit[:12] if environment.commit else "unknown"
     commit = f"commit {commit}{state[environment.dirty]}"
@@ -161,8 +168,8 @@ def _failures(rows: Sequence[Achieved]) -> Table | None:
     return Table("Not measured", columns, cells, frozenset(["cases"]))
 
 
-def _warnings(run: Run, rows: Sequence[Achieved]) -> Table | None:
-    lines = [*run.notes]
+def _warnings(run: Run, rows: Sequence[Achieved], moved: Sequence[Drift]) -> Table | None:
+    lines = [*run.notes, *(drift.warning for drift in moved if drift.warning)]
     beyond = [row for row in rows if (row.percent_of_ceiling or 0) > BEYOND_CEILING]
     if beyond:
         most = max(beyond, key=lambda row: row.percent_of_ceiling or 0)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from membound.analysis.export import export
 from membound.bench import cases, presets, run
 from membound.bench.cases import Group, ceiling_cases, only
 from membound.bench.device.select import select
@@ -177,6 +178,29 @@ def test_ci_tools_find_what_they_read(session: Session) -> None:
         assert entry["name"] == f"test_bandwidth[{entry['param']}]"
         for field in ("min", "max", "mean", "stddev", "median", "iqr", "ops"):
             assert isinstance(entry["stats"][field], float)
+
+
+def test_an_exported_run_is_the_same_file(session: Session, tmp_path: Path) -> None:
+    exported = export(find_runs([session.folder]), tmp_path / "o.json")
+    assert exported.left_out == {"wrong": 1, "failed": 1, "skipped": 1}
+    ours = strict(tmp_path / "o.json")
+    theirs = strict(session.folder / "o.json")
+    assert ours.keys() == theirs.keys()
+    assert ours["commit_info"].keys() - {"error"} == theirs["commit_info"].keys()
+    for part in ("device", "peak"):
+        assert ours["machine_info"][part] == theirs["machine_info"][part]
+    by_name = {entry["param"]: entry for entry in ours["benchmarks"]}
+    assert by_name.keys() == session.entries.keys()
+    for case, entry in session.entries.items():
+        stats, filed = by_name[case].pop("stats"), entry["stats"]
+        assert by_name[case].pop("options") == {"timer": entry["options"]["timer"]}
+        assert by_name[case] == {
+            name: value for name, value in entry.items() if name not in ("stats", "options")
+        }
+        assert stats.keys() == filed.keys()
+        assert stats["data"] == filed["data"]
+        for name in filed.keys() - {"outliers", "hd15iqr"}:  # the second differs by version
+            assert stats[name] == pytest.approx(filed[name]), name
 
 
 def test_pytest_benchmark_compares_the_file(session: Session) -> None:
