@@ -332,16 +332,20 @@ def ab(
 def export(
     runs: Runs,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="File ending in .csv or .parquet.")
+        Path, typer.Option("--output", "-o", help="File ending in .csv, .parquet or .json.")
     ],
+    format: Annotated[
+        str | None,
+        typer.Option(help="csv, parquet or pytest-benchmark (of one run), whatever the suffix."),
+    ] = None,
 ) -> None:
-    """Write the tidy table of runs (columns: results/README.md) for other programs."""
+    """Write runs for other programs: a table (columns: results/README.md) or pytest-benchmark's."""
     with _usage_errors():
         from .analysis.export import export as exported
-        from .analysis.script import complain
+        from .analysis.export import told
 
-        found = exported(runs, output)
-    raise typer.Exit(complain(found))
+        done = exported(runs, output, format)
+    raise typer.Exit(told(done))
 
 
 def _exit_code(counts: Counter[str]) -> int:
