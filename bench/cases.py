@@ -68,7 +68,7 @@ def plan(
     Raises UnknownName for a name that selects nothing.
     """
     preset = preset_named(selection.preset)
-    operations = _operations(catalogue, selection, preset)
+    operations = _operations(catalogue, selection, preset, target)
     check_names(catalogue, selection)
     planned: list[tuple[tuple[bool, int, int], Group]] = []
     for operation in operations:
@@ -191,7 +191,7 @@ def known_part(catalogue: Catalogue, selection: Selection) -> Selection | None:
 
     def exists(part: Selection) -> bool:
         try:
-            _operations(catalogue, part, PRESETS["quick"])
+            _matching(catalogue, part.operations)
             check_names(catalogue, part)
         except UnknownName:
             return False
@@ -204,19 +204,34 @@ def known_part(catalogue: Catalogue, selection: Selection) -> Selection | None:
     return replace(selection, operations=operations, implementations=labels)
 
 
-def _operations(catalogue: Catalogue, selection: Selection, preset: Preset) -> list[Operation]:
+def _operations(
+    catalogue: Catalogue, selection: Selection, preset: Preset, target: Target
+) -> list[Operation]:
+    if selection.operations:
+        return _matching(catalogue, selection.operations)
+    return [
+        operation
+        for operation in catalogue.operations.values()
+        if operation.tier in preset.tiers
+        and (
+            not preset.own_kernels_only
+            or catalogue.default(operation.name, target.kind) is not None
+        )
+    ]
+
+
+def _matching(catalogue: Catalogue, patterns: Iterable[str]) -> list[Operation]:
+    """Operations named by pattern, or by family. Raises UnknownName for one that matches none."""
     everything = list(catalogue.operations.values())
-    if not selection.operations:
-        return [operation for operation in everything if operation.tier in preset.tiers]
-    chosen: dict[str, Operation] = {}
-    for pattern in selection.operations:
+    chosen: set[str] = set()
+    for pattern in patterns:
         matching = [o for o in everything if fnmatch.fnmatchcase(o.name, pattern)]
         # A family is named where no operation is ("fused"), or in full ("copy/*").
         matching = matching or [o for o in everything if o.family == pattern]
         matching += [o for o in everything if fnmatch.fnmatchcase(f"{o.family}/{o.name}", pattern)]
         if not matching:
             raise UnknownName(unknown("operation", pattern, catalogue.operations))
-        chosen |= {operation.name: operation for operation in matching}
+        chosen |= {operation.name for operation in matching}
     return [operation for operation in everything if operation.name in chosen]
 
 

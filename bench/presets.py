@@ -15,49 +15,64 @@ class UnknownName(ValueError):
     exit_code = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preset:
-    """What is measured when the user names nothing."""
+    """What is measured when the user names nothing.
+
+    own_kernels_only: only operations that have our kernel for this device (`cuda`, or `cpu`).
+    compile_fused: torch.compile for what is fused; compile_all: for everything.
+    variants: the steps of kernel ladders too.
+    time_limit: seconds, None for no limit.
+    """
 
     name: str
     tiers: tuple[int, ...]
     kinds: tuple[str, ...]
-    all_dtypes: bool
     caches: tuple[Cache, ...]
     processes: int
-    compile_all: bool
-    compile_fused: bool
-    variants: bool
     seconds_per_case: float
+    all_dtypes: bool = False
+    own_kernels_only: bool = False
+    compile_fused: bool = False
+    compile_all: bool = False
+    variants: bool = False
     time_limit: float | None = None
 
 
+_EVERY_TIER = (1, 2, 3)
+_EVERY_KIND = ("scaled", "ragged", "layer")
+
 PRESETS = {
-    "quick": Preset("quick", (1,), ("scaled",), False, ("cold",), 2, False, False, False, 0.4),
+    "quick": Preset(
+        name="quick",
+        tiers=(1,),
+        kinds=("scaled",),
+        caches=("cold",),
+        processes=2,
+        seconds_per_case=0.3,
+        own_kernels_only=True,
+    ),
     "standard": Preset(
-        "standard",
-        (1, 2, 3),
-        ("scaled", "ragged", "layer"),
-        False,
-        ("cold", "steady"),
-        3,
-        False,
-        True,
-        False,
-        1.0,
-        480.0,
+        name="standard",
+        tiers=_EVERY_TIER,
+        kinds=_EVERY_KIND,
+        caches=("cold", "steady"),
+        processes=3,
+        seconds_per_case=1.0,
+        compile_fused=True,
+        time_limit=480.0,
     ),
     "full": Preset(
-        "full",
-        (1, 2, 3),
-        ("scaled", "ragged", "layer"),
-        True,
-        ("cold", "steady"),
-        5,
-        True,
-        True,
-        True,
-        2.0,
+        name="full",
+        tiers=_EVERY_TIER,
+        kinds=_EVERY_KIND,
+        caches=("cold", "steady"),
+        processes=5,
+        seconds_per_case=2.0,
+        all_dtypes=True,
+        compile_fused=True,
+        compile_all=True,
+        variants=True,
     ),
 }
 
