@@ -56,7 +56,7 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """Take samples for about so many seconds, each set of buffers once at least."""
+    """Take samples for about so many seconds, of half of the sets of buffers at least."""
 
     seconds: float
 

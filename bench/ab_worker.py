@@ -147,12 +147,13 @@ class Opener:
 
         sampler = self._sampler
         assert sampler is not None, "nothing is open"
-        sets = len(sampler.sets)
-        # The other side's lines leave the cache: half of the sets are twice as large as it is.
-        for _ in range(-(-sets // 2)):
+        # Half of the sets are twice the last-level cache, so that many launches drive the other
+        # side's lines out; as many again make a block, and every set has its turn in two.
+        half = -(-len(sampler.sets) // 2)
+        for _ in range(half):
             sampler.sample()
         sampler.clocks.clear()
-        rule = Rule(target=0, min_samples=max(3, sets), max_samples=1000, seconds=seconds)
+        rule = Rule(target=0, min_samples=max(3, half), max_samples=1000, seconds=seconds)
         taken = collect(sampler.sample, rule, perf_counter)
         clocks = [clock for clock in sampler.clocks if clock is not None]
         return Sampled(taken.seconds, self.session.timing.throttled(clocks))
