@@ -58,6 +58,8 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["compare", "a", "b", "--threshold", "much"], 2, "'much' is not a share"),
         (["gate", "a", "b", "c"], 2, "gate takes [BASELINE] CURRENT"),
         (["export", "nowhere", "-o", "x.csv"], 2, "nowhere does not exist"),
+        (["export", ".", "-o", "x.xls"], 2, "x.xls: unknown format; name a file ending in .csv"),
+        (["export", ".", "-o", "x.csv", "--format", "xls"], 2, "unknown format 'xls'; valid: csv"),
     ],
 )
 def test_bad_input_is_one_line_and_its_exit_code(
@@ -122,7 +124,7 @@ def test_someones_own_operation_from_run_to_export(tmp_path: Path) -> None:
     report = invoke("report", str(run), "--markdown")
     assert report.exit_code == 0
     assert "| shift" in report.output
-    for name in ("o.csv", "o.parquet"):
+    for name in ("o.csv", "o.parquet", "o.json"):
         exported = invoke("export", str(run), "-o", str(tmp_path / name))
         assert exported.exit_code == 0
         assert (tmp_path / name).stat().st_size > 0
