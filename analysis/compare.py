@@ -5,17 +5,22 @@
 Ratios are of times, current / base: above 1 is slower. Intervals are Welch's t on logarithms of
 process medians, at levels that Holm's procedure gives for the number of cases. A case is slower
 or faster only where its whole interval lies beyond the threshold, same only where it lies inside.
+
+A machine that was busier during one of the runs slows all its processes alike, which no spread
+between them shows. It slows their reference copies as well: a case is called slower or faster only
+where it is so in units of those too, and same only where these do not say otherwise.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..results.reading import Run
 from .bandwidth import Achieved, achieved
 from .cases import Case, cases
+from .drift import REFERENCE
 from .identity import (
     device_differences,
     disturbances,
@@ -109,7 +114,19 @@ def compare(
     if throttled:
         doubts.append(f"throttled: {', '.join(throttled[:3])}{' …' if throttled[3:] else ''}")
     wrong = [name for name, some in theirs.items() if any(c.status == "wrong" for c in some)]
-    return Comparison(judged(pairs, threshold), identity, doubts, wrong)
+    rows = judged(pairs, threshold)
+    if not other:
+        copies = _copies(ours), _copies(theirs)
+        relative = [
+            _in_copies(
+                pair,
+                (ours.get(pair.case, []), theirs.get(pair.case, [])),
+                copies,
+            )
+            for pair in pairs
+        ]
+        rows = [_agreed(*both) for both in zip(rows, judged(relative, threshold), strict=True)]
+    return Comparison(rows, identity, doubts, wrong)
 
 
 def _by_case(runs: Sequence[Run]) -> dict[str, list[Case]]:
@@ -166,6 +183,50 @@ def _pair(
     tick = max((case.tick or 1e-9) for case in (*good, *other))
     tick *= max(scale or 1.0 for scale in scales)
     return Pair(name, ours, theirs, tick, any(case.throttled for case in (*good, *other)))
+
+
+Copies = Mapping[tuple[str, str, int], float]
+"""Seconds of the reference copy by run, cache state and process."""
+
+
+def _copies(side: Mapping[str, Sequence[Case]]) -> dict[tuple[str, str, int], float]:
+    return {
+        (case.run, case.cache, process): seconds
+        for some in side.values()
+        for case in some
+        if case.implementation == REFERENCE
+        for process, seconds in case.medians.items()
+    }
+
+
+def _in_copies(
+    pair: Pair, sides: tuple[Sequence[Case], Sequence[Case]], copies: tuple[Copies, Copies]
+) -> Pair:
+    """The pair in units of its processes' copies; as it is where one lacks that, or is cached."""
+    if pair.verdict is not None or any(case.dram_sized is False for side in sides for case in side):
+        return pair
+    units: list[list[float]] = []
+    scaled: list[list[float]] = []
+    for side, known in zip(sides, copies, strict=True):
+        keys = [(case.run, case.cache, process) for case in side for process in case.medians]
+        if any(key not in known for key in keys):
+            return pair
+        seconds = [value for case in side for value in case.medians.values()]
+        units.append([known[key] for key in keys])
+        scaled.append([s / known[key] for s, key in zip(seconds, keys, strict=True)])
+    tick = pair.tick / min(map(min, units))
+    return replace(pair, base=scaled[0], current=scaled[1], tick=tick)
+
+
+def _agreed(row: Compared, relative: Compared) -> Compared:
+    """The row, ambiguous where the machine may have made its verdict."""
+    changed = ("slower", "faster")
+    contradicted = row.verdict == "same" and relative.verdict in changed
+    unconfirmed = row.verdict in changed and relative.verdict != row.verdict
+    if not (contradicted or unconfirmed):
+        return row
+    why = f"{row.reason}, but in units of the reference copy {relative.reason}"
+    return replace(row, verdict="ambiguous", reason=why)
 
 
 def _unmeasured(

@@ -35,6 +35,7 @@ from .cases import plan
 from .device.select import Selected, select
 from .environment import ROOT
 from .presets import Selection
+from .records import MEMCPY
 from .run import Request, measure
 from .show import Progress
 
@@ -129,7 +130,8 @@ def tally(runs: Sequence[Run], matches: Sequence[Matched]) -> Tally:
 
 
 def _tally_runs(found: Tally, change: float, base: Run, current: Run) -> None:
-    ours = [row.verdict for row in compare([base], [current]).rows]
+    rows = compare([base], [current]).rows
+    ours = [row.verdict for row in rows if f"/{MEMCPY}/" not in row.case]
     judged = {OURS: ours}
     one, other = _samples(base), _samples(current)
     for name, rule in RULES.items():
@@ -211,9 +213,10 @@ def _stored(wanted: Wanted) -> list[Run]:
 
 
 def _only(run: Run, variant: str) -> Run:
-    """One variant of the streams under the plain form's name; what was measured stays."""
-    records = [_plainly(r) for r in run.records if r.family == "slowed" and r.variant == variant]
-    return Run(run.path, run.environment, records)
+    """One variant of the streams under the plain form's name, and the reference copies."""
+    streams = [_plainly(r) for r in run.records if r.family == "slowed" and r.variant == variant]
+    copies = [r for r in run.records if r.implementation == MEMCPY]
+    return Run(run.path, run.environment, streams + copies)
 
 
 def _plainly(record: Record) -> Record:
@@ -224,7 +227,7 @@ def _plainly(record: Record) -> Record:
 def _samples(run: Run) -> dict[str, Samples]:
     found: dict[str, list[list[float]]] = {}
     for record in run.records:
-        if record.status == "ok":
+        if record.status == "ok" and record.implementation != MEMCPY:
             found.setdefault(record.case, []).append(record.seconds)
     return dict(found)
 

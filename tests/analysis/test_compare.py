@@ -319,3 +319,25 @@ def test_every_verdict_has_a_place_in_the_table() -> None:
     assert {row.verdict for row in rows} == {"same", "missing"}
     assert set(DECIDED) == {"same", "faster", "slower"}
     assert "missing" in as_text(compare_tables(Comparison(rows))[0])
+
+
+def copies(factor: float = 1.0) -> list[Record]:
+    return times(factor, implementation="memcpy", cache="cold")
+
+
+def test_a_busier_machine_is_not_slower_code() -> None:
+    """Every time is up by a fifth in one run, the reference copy's too."""
+    found = against([*times(), *copies()], [*times(1.2), *copies(1.2)])
+    assert [row.verdict for row in found.rows] == ["ambiguous", "ambiguous"]
+    assert "in units of the reference copy between" in found.rows[0].reason
+    assert found.exit_code()[0] == 5
+
+
+def test_slower_code_is_slower_beside_the_copy_as_well() -> None:
+    found = against([*times(), *copies()], [*times(1.2), *copies(1.001)])
+    assert [row.verdict for row in found.rows] == ["slower", "same"]
+
+
+def test_a_quieter_machine_does_not_make_slower_code_the_same() -> None:
+    found = against([*times(), *copies()], [*times(), *copies(0.9)])
+    assert found.rows[0].verdict == "ambiguous"
