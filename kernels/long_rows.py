@@ -13,9 +13,6 @@ _RESERVED = 2 * KIB
 LONGEST = max(shared_per_block(int(arch[3:])) for arch in ARCHITECTURES) - _RESERVED
 """Bytes of a row that a block keeps on the device with the most shared memory."""
 
-LONGEST_IN_REGISTERS = 512 * 64
-"""Bytes of a row that a block keeps in registers: 512 threads with 64 bytes each."""
-
 
 def reread(direction: Direction, *again: Tensor, longest: int = LONGEST) -> Direction:
     """`direction` with its schedule where rows of `again`, together, exceed `longest` bytes.

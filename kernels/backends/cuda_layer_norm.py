@@ -28,6 +28,8 @@ _SUMS = 2  # dweight and dbias
 def backward_plan(columns: int, itemsize: int, target: Target) -> tuple[str, RowPlan]:
     """Path ("registers" or "tiles") and plan of backward."""
     width, ragged = cut(columns, itemsize, target)
+    if columns * itemsize > BLOCK * width:  # eight neighbours are hard to find among so many taken
+        width = 16
     elements = width // itemsize
     # Two float32 sums for each of 16 columns are as many registers as a thread should give.
     fit = lanes_and_vectors(longest_row(columns, elements, ragged), width, 16 * itemsize)
@@ -36,8 +38,12 @@ def backward_plan(columns: int, itemsize: int, target: Target) -> tuple[str, Row
         threads = max(lanes, BLOCK) if lanes <= WARP else lanes
         shared = threads * each * elements * 4 if ragged or lanes < threads else 0
         shared *= _SUMS if ragged else 1
-        if shared <= target.shared_per_block - RESERVED:
-            registers = 40 + each * width * 2 // 4 + (40 if ragged else _SUMS * each * elements)
+        data = each * width * 2 // 4
+        sums = 0 if ragged else _SUMS * each * elements
+        ahead = data if each * width <= 32 and not ragged else 0
+        registers = 40 + data + sums + ahead + 40 * ragged
+        enough = registers * threads <= target.registers_per_multiprocessor
+        if enough and shared <= target.shared_per_block - RESERVED:
             blocks = resident(threads, registers, shared, target)
             return "registers", RowPlan(width, threads, lanes, each, ragged, blocks, shared)
     return "tiles", tile_plan(elements, width, ragged, target, _SUMS)

@@ -45,11 +45,12 @@ def map_plan(
     streams: int,
     parameters: int = 0,
     unpacked: bool = False,
+    partial: bool = False,
 ) -> tuple[str, RowPlan]:
     """Path ("registers", "shared" or "twice") and plan of `streams` matrices read together.
 
     parameters: vectors that all rows share, read with them. unpacked: what waits in registers is
-    float32, whatever the matrices are.
+    float32, whatever the matrices are. partial: rows are read up to any column.
     """
     width, ragged = cut(columns, itemsize, target)
     vectors = longest_row(columns, width // itemsize, ragged)
@@ -60,8 +61,10 @@ def map_plan(
         waiting = each * width // itemsize if unpacked else each * width * streams // 4
         ahead = each * width * streams // 4 if each * width <= 32 and not ragged else 0
         spliced = 14 if itemsize == 2 else 10
-        cutting = 16 + spliced * parameters if ragged else 8 * (parameters > 0)
-        registers = -(-(24 + 8 * streams + waiting + ahead + cutting) // 8) * 8
+        cutting = 16 + spliced * parameters if ragged else 8 * (partial or parameters > 0)
+        # Registers of a vector of 32 bytes are neighbours; 16-bit elements are unpacked in passing.
+        spare = 8 * each if width == 32 else 8 * max(0, each - 2) * (itemsize == 2)
+        registers = -(-(24 + 8 * streams + waiting + ahead + cutting + spare) // 8) * 8
         blocks = resident(threads, registers, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
     threads, each = MOST_LANES, max(1, 64 // width // streams)
@@ -81,6 +84,7 @@ def prepare_map(
     streams: int,
     parameters: int = 0,
     unpacked: bool = False,
+    partial: bool = False,
 ) -> Prepared:
     """`kernel`, or `<kernel>_steps`, of `source` over the rows of the direction's matrices.
 
@@ -98,6 +102,7 @@ def prepare_map(
         streams=streams,
         parameters=parameters,
         unpacked=unpacked,
+        partial=partial,
     )
     named = [TYPES[spec.dtype.name], str(plan), reuse(spec), *options]
     if path != "registers":

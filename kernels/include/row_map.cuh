@@ -4,7 +4,7 @@
 //   Loaded, Kept                  one vector as it is loaded, and as it waits for the result
 //   Span cut(n)                   row n, a Cut: empty beyond the last; `read` and `written` may differ
 //   Loaded load<kReuse>(cut, v)   Kept keep(loaded)
-//   early(n)                      numbers of row n that memory holds, asked for a row early
+//   early(n)                      numbers of row n that memory holds, asked for with it
 //   State; add(state, cut, first, stride, kept[])    what a thread gathers of its vectors
 //   Result reduce(state, early, reduction)           the same for every thread of the row; its
 //                                                    positive() is never below zero
@@ -58,7 +58,8 @@ __device__ void rows_in_registers(const Body& body) {
     }
   };
   long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups;
-  auto next_early = body.early(first + group);
+  decltype(body.early(first)) next_early;
+  if (kAhead) next_early = body.early(first + group);
   if (kAhead) fetch(body.cut(first + group));
   // Counted by the block's first row, so that a warp stays whole for its shuffles.
   for (; first < body.rows; first += step) {
@@ -68,8 +69,8 @@ __device__ void rows_in_registers(const Body& body) {
     typename Body::Kept values[Plan::kVectors];
 #pragma unroll
     for (int k = 0; k < Plan::kVectors; ++k) values[k] = body.keep(next[k]);
-    const auto early = next_early;
-    next_early = body.early(n + step);
+    const auto early = kAhead ? next_early : body.early(n);
+    if (kAhead) next_early = body.early(n + step);
     if (kAhead) fetch(body.cut(n + step));
     body.template row<Plan>(n, cut, lane, values, early, reduction);
   }

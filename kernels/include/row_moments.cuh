@@ -265,20 +265,21 @@ struct LayerNormBackward {
         next_x[k] = row.template load<Reuse::kNever>(x, k * Plan::kLanes + lane);
       }
     };
-    RowStatistics next = statistics(first + group);
+    RowStatistics next;
+    if (kAhead) next = statistics(first + group);
     if (kAhead) fetch(span(first + group));
     for (; first < rows; first += step) {
       const long long n = first + group;
       const Span row = span(n);
       if (!kAhead) fetch(row);
-      const RowStatistics now = next;
+      const RowStatistics now = kAhead ? next : statistics(n);
       Values dy_v, x_v;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
         dy_v[k] = next_dy[k];
         x_v[k] = next_x[k];
       }
-      next = statistics(n + step);
+      if (kAhead) next = statistics(n + step);
       if (kAhead) fetch(span(n + step));
       float sums[2] = {0.0f, 0.0f};
 #pragma unroll

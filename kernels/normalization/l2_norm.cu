@@ -5,8 +5,7 @@
 // 1. A thread per row, two loops: every lane of a warp reads another row, twice.
 // 2. A block per row, vectors of 16 bytes: coalesced; x is read twice.
 // 3. The row (backward: dy and x) stays in registers, packed, until its sum is known: one read.
-// 4. A persistent grid, the next row's loads before this row's sum; backward asks for the norm a row
-//    early too.
+// 4. A persistent grid, the next row's loads (backward: its norm too) before this row's sum.
 // 5. Rows too long for registers wait in shared memory; longer ones are read twice.
 #include "row_l2.cuh"
 

@@ -18,8 +18,10 @@
 // 1. dx by rows, dweight and dbias by columns: dy and x are read twice.
 // 2. One pass: a block keeps both column sums in float32 while it walks its rows, and leaves them as
 //    partial sums that column_sums adds in a fixed order.
-// 3. Mean and rstd come from forward, a row early: one barrier per row, for both projections.
-// 4. Rows too long for registers: a first kernel leaves each row's projections, a second one owns
+// 3. Mean and rstd come from forward: one barrier per row, for both projections.
+// 4. The next row's loads before this row's sums, where registers are left: the column sums take 32
+//    of them, and leave two blocks of 256 threads.
+// 5. Rows too long for registers: a first kernel leaves each row's projections, a second one owns
 //    tiles of columns.
 #include "row_moments.cuh"
 

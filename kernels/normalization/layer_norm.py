@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..dtypes import FLOATS, DType, float32
-from ..long_rows import LONGEST_IN_REGISTERS, reread
+from ..long_rows import reread
 from ..operation import Direction, Directions, operation, tensors
 from ..shapes import NORMALIZED_ROWS
 
@@ -45,8 +45,9 @@ def layer_norm(rows: int, columns: int, dtype: DType) -> Directions:
     back = Direction(
         reads=[dy, x, weight, mean, rstd], writes=[dx, dweight, dbias], reference=backward
     )
-    # Backward sums by columns as well: what a block keeps of dy and x has to be in registers.
+    # Backward sums by columns too: 512 threads have registers for both sums, dy and x of so many.
+    most = 8192 if dtype.bits == 32 else 12288
     return Directions(
         forward=reread(there, x),
-        backward=reread(back, dy, x, longest=2 * LONGEST_IN_REGISTERS),
+        backward=reread(back, dy, x, longest=2 * dtype.nbytes(most)),
     )

@@ -35,10 +35,16 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         *reads, output = data
         return [*reads, *absent, output, rows, columns, shift, reciprocal, scale]
 
+    partial = form == "Form::kCausal"
     if direction == "forward":
         return prepare_map(
-            spec, _SOURCE, "softmax_forward", arguments, form, streams=1, unpacked=True
+            *(spec, _SOURCE, "softmax_forward", arguments, form),
+            streams=1,
+            unpacked=True,
+            partial=partial,
         )
     if masked:  # the mask is in y
         form = _FORMS["softmax"]
-    return prepare_map(spec, _SOURCE, "softmax_backward", arguments, form, streams=2)
+    return prepare_map(
+        spec, _SOURCE, "softmax_backward", arguments, form, streams=2, partial=partial
+    )

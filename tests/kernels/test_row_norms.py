@@ -282,12 +282,14 @@ def test_every_shape_has_a_launch_the_device_can_run(arch: str, dtype: DType) ->
     for columns in COLUMNS:
         tiled, backward = cuda_layer_norm.backward_plan(columns, item, target)
         plans = [backward] + [
-            cuda_row_map.map_plan(columns, item, target, **form)[1]
-            for form in (
-                {"streams": 1, "parameters": 2},
-                {"streams": 1, "unpacked": True},
-                {"streams": 1},
-                {"streams": 2},
+            cuda_row_map.map_plan(
+                columns, item, target, streams=streams, parameters=parameters, unpacked=unpacked
+            )[1]
+            for streams, parameters, unpacked in (
+                (1, 2, False),
+                (1, 0, True),
+                (1, 0, False),
+                (2, 0, False),
             )
         ]
         for plan in plans:
