@@ -118,7 +118,9 @@ def run(
     time_limit: Annotated[
         str | None, typer.Option(help="90s, 10m, 1h: cases not reached are recorded as skipped.")
     ] = None,
-    timer: Annotated[str | None, typer.Option(help="events or graph; wall on the CPU.")] = None,
+    timer: Annotated[
+        str | None, typer.Option(help="events, events-ungated, graph or cupti; wall on the CPU.")
+    ] = None,
     kernels: Kernels = None,
     peak: Peak = None,
     peak_source: PeakSource = None,

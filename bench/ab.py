@@ -47,6 +47,7 @@ from .environment import ROOT, revision
 from .presets import Selection
 from .process import CASE_TIMEOUT_SECONDS, Loss, Worker, worker_environ
 from .protocol import Choice, Poisoned, Setting
+from .timer_choice import usual_timer
 from .worktree import checked_out, commit_of
 
 TIME_LIMIT_SECONDS = 600.0
@@ -374,7 +375,7 @@ def side_of(
         default_mhz=selected.device.sm_clock_mhz,
         budget_bytes=selected.memory_budget_bytes // 2,  # both sides are there at once
         seed=request.seed,
-        timer="events" if target.kind == "cuda" else "wall",
+        timer=usual_timer(selected),
         kernels=[str(path) for path in _kernels(request, tree)],
     )
     cores = target.multiprocessors if target.kind == "cpu" else None

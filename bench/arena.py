@@ -93,14 +93,14 @@ class Arena:
             left = self.budget_bytes - self.allocated_bytes
             raise OutOfBudget(f"needs {nbytes:,} more bytes; {left:,} of the budget are left")
         if self.device.type == "cpu":
-            slab = _Slab(_huge_pages(size))
+            slab = _Slab(huge_pages(size))
         else:
             slab = _Slab(torch.empty(size, dtype=torch.uint8, device=self.device))
         self._slabs.append(slab)
         return slab
 
 
-def _huge_pages(nbytes: int) -> torch.Tensor:
+def huge_pages(nbytes: int) -> torch.Tensor:
     """`nbytes` of touched anonymous memory, in huge pages where the kernel grants them."""
     region = mmap.mmap(-1, nbytes + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -6,8 +6,9 @@ what is a sample is in `gpu.py` and runs against a stand-in.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ class CudaRuntime:
         self._device = device
         self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
         torch.cuda.set_stream(self.stream)
+        from cuda.bindings import driver  # type: ignore[import-untyped,unused-ignore]
+
+        self.missing = reset_persisting_lines(driver)  # what could not be done -> why
         self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
         self._stop = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
         # Pinned host memory has the same address on the device (unified virtual addressing).
@@ -61,9 +65,13 @@ class CudaRuntime:
 
     def close_gate(self) -> None:
         """Nothing enqueued from here on runs before `open_gate`."""
+        self.clear()
+        self._close_gate()
+
+    def clear(self) -> None:
+        """Forget the stamps, and the gate, of the sample before."""
         self._flags.zero_()
         self._stamps.zero_()
-        self._close_gate()
 
     def open_gate(self) -> bool:
         """Let the stream run and wait for it. False if the gate had let go by itself."""
@@ -111,3 +119,28 @@ class CudaRuntime:
         count = np.int64(lines)
         reads = self._reader.bind(self.stream, self._blocks, [memory, count, self._sums])
         return memory, reads
+
+
+def reset_persisting_lines(driver: Any) -> dict[str, str]:
+    """Let no line persist in L2, where eviction would not reach it: neither a carve-out that is
+    set aside nor lines that were marked before. What the device does not support -> CUDA's word.
+
+    driver: cuda.bindings.driver, with a current context.
+    """
+    limit = driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+    calls: dict[str, Callable[[], tuple[Any, ...]]] = {
+        "cuCtxSetLimit(CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)": lambda: driver.cuCtxSetLimit(
+            limit, 0
+        ),
+        "cuCtxResetPersistingL2Cache": lambda: driver.cuCtxResetPersistingL2Cache(),
+    }
+    missing = {}
+    for name, call in calls.items():
+        try:
+            (status,) = call()
+        except Exception as error:
+            missing[name] = str(error) or type(error).__name__
+            continue
+        if status != driver.CUresult.CUDA_SUCCESS:
+            missing[name] = driver.CUresult(status).name
+    return missing

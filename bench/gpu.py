@@ -1,5 +1,7 @@
 """The GPU's clock: CUDA events behind a gate, or a graph's replays, and the clock it ran at.
 
+Without the gate, for where it would stall: `UngatedTiming` here, activity records in `cupti.py`.
+
 Order of a cold sample: evict, close the gate, start, launch, stop, open. At most
 `_MAX_BEHIND_GATE` launches wait behind a gate, since the launch queue is finite; whatever compiles,
 loads or allocates on first use is run before the gate is closed for the first time.
@@ -15,7 +17,8 @@ from typing import Any, Protocol
 
 from ..kernels.spec import Launch
 from ..results.record import Timer
-from .timers import EVICTION_MULTIPLE, Sample
+from .eviction import EMPTIED, EVICTION_MULTIPLES
+from .timers import Sample
 
 _MAX_BEHIND_GATE = 128
 _EVENT_TICK_SECONDS = 0.5e-6
@@ -26,9 +29,6 @@ _GLOBAL_TIMER_TICK_NANOSECONDS = 1000
 """Coarsest tick of globaltimer that is documented (CUDA binary utilities: about 1 µs)."""
 _THROTTLED_BELOW = 0.75
 _MAX_THROTTLED_RETRIES = 10
-_EVICTION_MULTIPLES = (EVICTION_MULTIPLE, 2 * EVICTION_MULTIPLE, 4 * EVICTION_MULTIPLE)
-_EMPTIED = 0.75
-"""A cache is empty once reading costs this much of what the largest evictor adds to it."""
 _REREADS = 9
 
 
@@ -40,6 +40,7 @@ class Runtime(Protocol):
     def size_evictor(self, multiple: int) -> None: ...
     def evict(self) -> None: ...
     def reread(self) -> None: ...
+    def clear(self) -> None: ...
     def close_gate(self) -> None: ...
     def open_gate(self) -> bool: ...
     def start(self) -> None: ...
@@ -58,10 +59,14 @@ class GpuTiming:
     which is not throttled.
     """
 
+    timer: Timer = "events"
+    _tick_seconds = _EVENT_TICK_SECONDS
+
     def __init__(self, runtime: Runtime, *, graph: bool = False, default_mhz: int | None) -> None:
-        self.timer: Timer = "graph" if graph else "events"
+        if graph:
+            self.timer = "graph"
         self._runtime, self._graph, self._default_mhz = runtime, graph, default_mhz
-        self.granularity = _EVENT_TICK_SECONDS  # seconds a sample may be off, per launch
+        self.granularity = self._tick_seconds  # seconds a sample may be off, per launch
         self._mhz: int | None = None
         self._retries = 0
         self.eviction_multiple = self._prove_eviction()
@@ -85,7 +90,7 @@ class GpuTiming:
 
     def cold(self, launch: Launch) -> Sample:
         self._begin(launch)
-        self.granularity = _EVENT_TICK_SECONDS
+        self.granularity = self._tick_seconds
 
         def sample() -> float | None:
             self._runtime.evict()
@@ -99,7 +104,7 @@ class GpuTiming:
         self._begin(*launches)
         lead = list(launches[: _MAX_BEHIND_GATE // 2])
         timed = self._enough(launches)
-        self.granularity = _EVENT_TICK_SECONDS / len(timed)
+        self.granularity = self._tick_seconds / len(timed)
         if not self._graph:
             return lambda: self._gated(timed, lead)
         replay, lead_replay = self._runtime.capture(timed), self._runtime.capture(lead)
@@ -110,24 +115,24 @@ class GpuTiming:
         """Host seconds to enqueue one launch, the median of some, while the gate holds the GPU."""
         self._warm(launch)
         seconds = []
-        self._runtime.close_gate()
+        self._hold()
         for _ in range(16):
             start = time.perf_counter_ns()
             launch()
             seconds.append((time.perf_counter_ns() - start) * 1e-9)
-        return round(median(seconds), 9) if self._runtime.open_gate() else None
+        return round(median(seconds), 9) if self._release() else None
 
     def _prove_eviction(self) -> int:
         """Last-level caches to read for emptying one: the evictor is doubled until a quarter of the
         cache is read again about as slowly as after the largest one."""
-        runtime, largest = self._runtime, _EVICTION_MULTIPLES[-1]
+        runtime, largest = self._runtime, EVICTION_MULTIPLES[-1]
         runtime.size_evictor(largest)
         self._warm(runtime.evict, runtime.reread)
         cached, uncached = self._reread_seconds(evict=False), self._reread_seconds(evict=True)
-        for multiple in _EVICTION_MULTIPLES:
+        for multiple in EVICTION_MULTIPLES:
             runtime.size_evictor(multiple)
             self._warm(runtime.evict)
-            if self._reread_seconds(evict=True) - cached >= _EMPTIED * (uncached - cached):
+            if self._reread_seconds(evict=True) - cached >= EMPTIED * (uncached - cached):
                 return multiple
         return largest
 
@@ -146,21 +151,34 @@ class GpuTiming:
         """Seconds per launch of `timed`; None where the sample is void."""
         runtime = self._runtime
         allocations = runtime.driver_allocations()
-        runtime.close_gate()
+        self._hold()
         for launch in lead:
             launch()
         runtime.start()
         for launch in timed:
             launch()
         runtime.stop()
-        held = runtime.open_gate()
+        held = self._release()
         if not held or runtime.driver_allocations() != allocations:
             return None
         self._mhz = _megahertz(*runtime.cycles_and_nanoseconds())
         if self._slow(self._mhz) and self._retries < _MAX_THROTTLED_RETRIES:
             self._retries += 1
             return None
-        return runtime.elapsed_seconds() / (per or len(timed))
+        seconds = self._elapsed(len(timed))
+        return None if seconds is None else seconds / (per or len(timed))
+
+    def _hold(self) -> None:
+        """Nothing enqueued from here on runs before `_release`."""
+        self._runtime.close_gate()
+
+    def _release(self) -> bool:
+        """Run and wait for what is enqueued; False where it had not been held."""
+        return self._runtime.open_gate()
+
+    def _elapsed(self, launches: int) -> float | None:
+        """Seconds that `launches` took between start and stop; None where that is not known."""
+        return self._runtime.elapsed_seconds()
 
     def _slow(self, mhz: int | None) -> bool:
         return mhz is not None and bool(self.throttled([mhz]))
@@ -176,10 +194,32 @@ class GpuTiming:
         self._runtime.synchronize()
 
     def _enough(self, launches: Sequence[Launch]) -> list[Launch]:
-        once = self._gated([launches[0]]) or _EVENT_TICK_SECONDS
-        least = ceil(_MIN_TICKS * _EVENT_TICK_SECONDS / max(once, _EVENT_TICK_SECONDS))
+        tick = self._tick_seconds
+        once = self._gated([launches[0]]) or tick
+        least = ceil(_MIN_TICKS * tick / max(once, tick))
         count = max(1, min(least, _MAX_BEHIND_GATE // 2))
         return [launches[i % len(launches)] for i in range(count)]
+
+
+class UngatedTiming(GpuTiming):
+    """Events with no gate in the stream: what the host is late to enqueue is part of the interval.
+
+    The eviction before a cold launch, or the lead before steady ones, keeps the GPU busy while the
+    host enqueues; a launch of several short kernels can still outrun it. So it has a name of its
+    own, and is compared with its own kind only.
+    """
+
+    timer: Timer = "events-ungated"
+
+    def __init__(self, runtime: Runtime, *, default_mhz: int | None) -> None:
+        super().__init__(runtime, default_mhz=default_mhz)
+
+    def _hold(self) -> None:
+        self._runtime.clear()
+
+    def _release(self) -> bool:
+        self._runtime.synchronize()
+        return True
 
 
 def _megahertz(cycles: int, nanoseconds: int) -> int | None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ..results.record import Cache, Record
+from ..results.record import Cache, Record, Timer
 
 Choice = dict[str, int | float | str | bool]
 
@@ -40,7 +40,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     default_mhz: int | None  # the GPU's default clock, None where it is unknown
     budget_bytes: int
     seed: int
-    timer: Literal["events", "graph", "wall"]
+    timer: Timer
     kernels: list[str]  # extra folders of operations
 
 

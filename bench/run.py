@@ -16,7 +16,7 @@ from msgspec.structs import replace as with_fields
 from ..kernels.discovery import Catalogue, discover
 from ..results import store
 from ..results.reading import read_run
-from ..results.record import SCHEMA, Environment, Record
+from ..results.record import SCHEMA, Environment, Record, Timer
 from . import cases, presets
 from .device.identity import device_folder
 from .device.select import Selected, compute_processes, select, snapshot
@@ -25,6 +25,7 @@ from .process import CASE_TIMEOUT_SECONDS, worker_environ
 from .protocol import Choice, Item, Plan
 from .records import MEMCPY, now
 from .supervisor import Supervisor
+from .timer_choice import choose_timer, timer_warnings
 
 
 class NothingToMeasure(Exception):
@@ -98,14 +99,14 @@ def planned(request: Request) -> Planned:
 def measure(request: Request, observer: Observer, known: Planned | None = None) -> Outcome:
     """Run everything that `request` selects, or the part of it that `known` still holds.
 
-    Raises what `planned` raises, NothingToMeasure, store.StoreError (before measuring where the
-    folder cannot be written) and supervisor.WorkerCannotStart. Records already written stay.
+    Raises what `planned` and `choose_timer` raise, NothingToMeasure, store.StoreError (before
+    measuring where the folder cannot be written) and supervisor.WorkerCannotStart. Records already
+    written stay.
     """
     known = known or planned(request)
     catalogue, selected, groups = known.catalogue, known.selected, known.groups
-    check_timer(
-        request.timer, selected.target.kind, {cache for group in groups for cache in group.caches}
-    )
+    caches = {cache for group in groups for cache in group.caches}
+    timer = choose_timer(request.timer, selected, caches)
     if not any(group.runnable for group in groups):
         raise NothingToMeasure(_why_nothing(groups))
     started = datetime.now(UTC)
@@ -121,7 +122,7 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
         peak_reason=selected.peak_reason,
         peak_candidates=selected.peak_candidates,
         quirks=selected.quirks,
-        warnings=[*selected.warnings, *_shrunk(groups)],
+        warnings=[*selected.warnings, *timer_warnings(timer, selected), *_shrunk(groups)],
         missing=selected.missing,
         memory_budget_bytes=selected.memory_budget_bytes,
         host=selected.host,
@@ -135,12 +136,12 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
         preset=preset.name,
         seed=request.seed,
         processes=request.processes or preset.processes,
-        cache_states=sorted({cache for group in groups for cache in group.caches}),
+        cache_states=sorted(caches),
         time_limit_seconds=request.time_limit or preset.time_limit,
     )
     with store.RunWriter(folder) as writer:
         writer.write_environment(environment)
-        run = _Run(catalogue, selected, groups, request, environment, writer, observer)
+        run = _Run(catalogue, selected, groups, request, timer, environment, writer, observer)
         return run.processes([])
 
 
@@ -163,10 +164,13 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
     groups = cases.plan(
         catalogue, request.selection, selected.target, environment.memory_budget_bytes
     )
+    timer = choose_timer(
+        request.timer, selected, {cache for group in groups for cache in group.caches}
+    )
     with store.RunWriter(folder) as writer:
         if writer.cut:
             observer.note(writer.cut)
-        run = _Run(catalogue, selected, groups, request, environment, writer, observer)
+        run = _Run(catalogue, selected, groups, request, timer, environment, writer, observer)
         return run.processes(known.records)
 
 
@@ -176,6 +180,7 @@ class _Run:
     selected: Selected
     groups: list[cases.Group]
     request: Request
+    timer: Timer
     environment: Environment
     writer: store.RunWriter
     observer: Observer
@@ -233,7 +238,6 @@ class _Run:
     def _plan(self, process: int, done: set[tuple[int, str, int]]) -> Plan:
         preset = presets.preset_named(self.request.selection.preset)
         target = self.selected.target
-        usual = "events" if target.kind == "cuda" else "wall"
         return Plan(
             process=process,
             items=list(items_of(self.groups, reverse=bool(process % 2))),
@@ -244,7 +248,7 @@ class _Run:
             default_mhz=self.selected.device.sm_clock_mhz,
             budget_bytes=self.environment.memory_budget_bytes,
             seed=self.environment.seed,
-            timer=self.request.timer or usual,  # type: ignore[arg-type]
+            timer=self.timer,
             seconds_per_case=self.request.seconds_per_case or preset.seconds_per_case,
             deadline=None,
             choices={},
@@ -290,15 +294,6 @@ def _open_cases(plan: Plan) -> int:
         for _ in item.caches
         if not any(known == position for _, known in done)
     )
-
-
-def check_timer(timer: str | None, kind: str, caches: Iterable[str]) -> None:
-    """Raise presets.UnknownName where a timer was asked for that this device or state has not."""
-    valid = ("events", "graph") if kind == "cuda" else ("wall",)
-    if timer is not None and timer not in valid:
-        raise presets.UnknownName(f"no timer {timer!r} on this device; valid: {', '.join(valid)}")
-    if timer == "graph" and "cold" in caches:
-        raise presets.UnknownName("a graph rotates its buffers: --timer graph needs --cache steady")
 
 
 def _shrunk(groups: Iterable[cases.Group]) -> list[str]:

@@ -7,9 +7,11 @@ implementation prepare, verify, time, and verify again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import torch
+from msgspec import structs
 
 from ..kernels.discovery import Catalogue, Implementation
 from ..kernels.dtypes import DTYPES
@@ -27,6 +29,9 @@ from .timers import Sample, Timing
 from .verify import Verified, changed_input, changed_output, outputs_of, verify
 
 Tensors = dict[str, torch.Tensor]
+
+_QUICK_TO_PREPARE = 0.002
+"""Seconds: what took longer compiled something, or loaded it, and would do so for each shape."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,9 @@ class Ready:
     """An implementation prepared, bound to every set of its group, and verified on the first."""
 
     group: Group
+    implementation: Implementation
     prepared: Prepared
+    prepare_seconds: float
     sets: list[Tensors]
     launches: list[Launch]
     verified: Verified
@@ -113,7 +120,9 @@ class Session:
         implementation = implementation_of(self.catalogue, group.operation, label)
         if implementation is None:
             raise CannotPrepare(f"{group.operation.name} has no implementation {label}")
-        prepared = self._prepare(group, implementation, choice)
+        start = perf_counter()
+        prepared = implementation.prepare(self._spec(group, implementation, choice))
+        prepare_seconds = perf_counter() - start
         sets = [dict(tensors) for tensors in group.sets]
         for tensors in sets:
             tensors |= self.arena.take_all(prepared.scratch)
@@ -127,7 +136,7 @@ class Session:
             self.timing.synchronize,
             self.arena.take,
         )
-        return Ready(group, prepared, sets, launches, verified)
+        return Ready(group, implementation, prepared, prepare_seconds, sets, launches, verified)
 
     def sampler(self, ready: Ready, cache: Cache) -> Sampler:
         """What takes samples of a verified implementation."""
@@ -142,7 +151,7 @@ class Session:
             return run
 
         wrapped = [holding(index, run) for index, run in enumerate(ready.launches[:used])]
-        overhead = self.timing.launch_overhead(wrapped[0])
+        overhead = self._launch_overhead(ready, wrapped[0])
         sample = self.timing.cold(wrapped[0]) if cache == "cold" else self.timing.steady(wrapped)
 
         def clocked() -> float | None:
@@ -154,21 +163,52 @@ class Session:
         sampler = Sampler(clocked, overhead, ready, ready.sets[:used], held)
         return sampler
 
-    def _prepare(
-        self, group: Group, implementation: Implementation, choice: Choice | None
-    ) -> Prepared:
-        item = group.item
-        return implementation.prepare(
-            Spec(
-                operation=group.operation,
-                direction=item.direction,
-                dims=item.dims,
-                dtype=DTYPES[item.dtype],
-                io=group.io,
-                target=self.target,
-                variant=implementation.variant,
-                choice=choice,
-            )
+    def _launch_overhead(self, ready: Ready, launch: Launch) -> float | None:
+        """On the CPU that of the same implementation at a shape with next to no work; None where
+        that is not to be had without compiling anew."""
+        if self.device.type != "cpu":
+            return self.timing.launch_overhead(launch)
+        dims = _smallest_dims(ready.group)
+        if dims is None or ready.prepare_seconds > _QUICK_TO_PREPARE:
+            return None
+        mark = self.arena.mark()
+        try:
+            return self.timing.launch_overhead(self._tiny_launch(ready, dims))
+        except Exception:  # it is not what is being measured
+            return None
+        finally:
+            self.arena.release(mark)
+
+    def _tiny_launch(self, ready: Ready, dims: dict[str, int]) -> Launch:
+        group, implementation = ready.group, ready.implementation
+        tiny = replace(group, item=structs.replace(group.item, dims=dims))
+        tiny = replace(tiny, io=io_of(group.operation, tiny.item))
+        choice = dict(ready.prepared.choice)
+        prepared = implementation.prepare(self._spec(tiny, implementation, choice))
+        tensors = self.arena.take_all([*tiny.io.operands.values(), *prepared.scratch])
+        item, operation = tiny.item, group.operation
+        inputs = make_inputs(
+            operation,
+            item.direction,
+            dims,
+            DTYPES[item.dtype],
+            seed=self.seed,
+            device=self.device,
+        )
+        for tensor in tiny.io.reads:
+            tensors[tensor.name].copy_(inputs[tensor.name])
+        return prepared.bind(tensors, self.timing.stream)
+
+    def _spec(self, group: Group, implementation: Implementation, choice: Choice | None) -> Spec:
+        return Spec(
+            operation=group.operation,
+            direction=group.item.direction,
+            dims=group.item.dims,
+            dtype=DTYPES[group.item.dtype],
+            io=group.io,
+            target=self.target,
+            variant=implementation.variant,
+            choice=choice,
         )
 
     def poisoned(self) -> str | None:
@@ -178,6 +218,17 @@ class Session:
         except Exception as error:
             return _line(error)
         return None
+
+
+def _smallest_dims(group: Group) -> dict[str, int] | None:
+    """The operation's smallest shape that is not empty; None where it states no small one."""
+    dtype, direction = DTYPES[group.item.dtype], group.item.direction
+    moved: list[tuple[int, dict[str, int]]] = []
+    for shape in group.operation.shapes:
+        io = group.operation.directions(shape.dims, dtype).get(direction)
+        if shape.kind == "edge" and io and all(t.elements for t in io.operands.values()):
+            moved.append((io.traffic, shape.dims))
+    return min(moved, key=lambda known: known[0])[1] if moved else None
 
 
 def ending(error: Exception) -> tuple[str, str]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..kernels.discovery import discover
 from ..kernels.target import Target
+from ..results.record import Timer
 from .arena import Arena
+from .eviction import CpuEvictor
 from .protocol import Setting
 from .session import Session
 from .timers import Timing, WallTiming
+
+if TYPE_CHECKING:
+    from .gpu import Runtime
 
 
 def start(setting: Setting) -> Session:
@@ -20,14 +27,15 @@ def start(setting: Setting) -> Session:
     if setting.kind == "cpu":
         torch.set_num_threads(target.multiprocessors)
         device = torch.device("cpu")
-        timing: Timing = WallTiming(target.llc_bytes)
+        timing: Timing = WallTiming(CpuEvictor(target.llc_bytes))
     else:
         from .cuda_runtime import CudaRuntime
-        from .gpu import GpuTiming
 
         device = torch.device("cuda", setting.ordinal)
         runtime = CudaRuntime(device, target)
-        timing = GpuTiming(runtime, graph=setting.timer == "graph", default_mhz=setting.default_mhz)
+        for what, why in runtime.missing.items():
+            print(f"{what}: {why}", file=sys.stderr)
+        timing = gpu_timing(runtime, setting.timer, setting.default_mhz)
     return Session(
         seed=setting.seed,
         catalogue=discover(Path(path) for path in setting.kernels),
@@ -36,3 +44,17 @@ def start(setting: Setting) -> Session:
         arena=Arena(device, setting.budget_bytes),
         timing=timing,
     )
+
+
+def gpu_timing(runtime: Runtime, timer: Timer, default_mhz: int | None) -> Timing:
+    """The timer of that name, never another one. Raises what CUPTI raises where it is not to be
+    had."""
+    from .cupti import CuptiSource, CuptiTiming
+    from .gpu import GpuTiming, UngatedTiming
+
+    if timer == "cupti":
+        return CuptiTiming(runtime, CuptiSource(), default_mhz=default_mhz)
+    if timer == "events-ungated":
+        return UngatedTiming(runtime, default_mhz=default_mhz)
+    assert timer in ("events", "graph"), timer
+    return GpuTiming(runtime, graph=timer == "graph", default_mhz=default_mhz)

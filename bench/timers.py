@@ -7,19 +7,16 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any, Protocol
 
-import torch
-
 from ..kernels.spec import Launch
 from ..results.record import Timer
+from .eviction import CpuEvictor
 
 Sample = Callable[[], float | None]
 """Seconds of one launch; None where the sample is void."""
 
-EVICTION_MULTIPLE = 2
-"""Last-level caches of other bytes read to empty it."""
-
-
 _WARM_SECONDS = 0.3
+_OVERHEAD_CALLS = 16
+_OVERHEAD_SECONDS = 0.02
 
 
 class Timing(Protocol):
@@ -27,14 +24,20 @@ class Timing(Protocol):
 
     timer: Timer
     granularity: float
-    eviction_multiple: int  # last-level caches read before a cold sample
+
+    @property
+    def eviction_multiple(self) -> int:
+        """Last-level caches read before a cold sample."""
 
     @property
     def stream(self) -> Any:
         """torch.cuda.Stream that launches go to; None on the CPU."""
 
     def cold(self, launch: Launch) -> Sample:
-        """A sample starts with the last-level cache holding other, clean lines."""
+        """A sample starts with the last-level cache holding other, clean lines.
+
+        Raises TimerError where that cannot be brought about.
+        """
 
     def steady(self, launches: Sequence[Launch]) -> Sample:
         """Launches follow one another over rotating buffers, as write debts of earlier ones are
@@ -43,7 +46,8 @@ class Timing(Protocol):
     def synchronize(self) -> None: ...
 
     def launch_overhead(self, launch: Launch) -> float | None:
-        """Host seconds that one launch costs; None where it is not apart from the work."""
+        """Host seconds that one launch costs. On the CPU, where the work is part of them, `launch`
+        must have next to none. None where it cannot be told."""
 
     def clock_mhz(self) -> int | None:
         """The clock during the last sample; None where it is unknown."""
@@ -57,20 +61,23 @@ class WallTiming:
 
     timer: Timer = "wall"
 
-    def __init__(self, llc_bytes: int) -> None:
+    def __init__(self, evictor: CpuEvictor) -> None:
         self.granularity = wall_granularity()
-        self.eviction_multiple = EVICTION_MULTIPLE
-        self._evictor_bytes = EVICTION_MULTIPLE * llc_bytes
-        self._evictor: torch.Tensor | None = None
-        self.evicted_sum = 0.0
+        self._evictor = evictor
+
+    @property
+    def eviction_multiple(self) -> int:
+        return self._evictor.multiple
 
     @property
     def stream(self) -> None:
         return None
 
     def cold(self, launch: Launch) -> Sample:
+        self._evictor.prove()
+
         def sample() -> float:
-            self.evict()
+            self._evictor.evict()
             return _timed(launch)
 
         return sample
@@ -84,17 +91,16 @@ class WallTiming:
                 break
         return lambda: _timed(next(rotation))
 
-    def evict(self) -> None:
-        """Read other bytes through the ordinary path; the sum makes every load needed."""
-        if self._evictor is None:
-            self._evictor = torch.ones(self._evictor_bytes // 4, dtype=torch.float32)
-        self.evicted_sum += float(self._evictor.sum())
-
     def synchronize(self) -> None:
         pass
 
-    def launch_overhead(self, launch: Launch) -> None:
-        return None
+    def launch_overhead(self, launch: Launch) -> float:
+        """The least of some calls: waiting for a busy core is not the launch's."""
+        launch()
+        seconds = [_timed(launch)]
+        while len(seconds) < _OVERHEAD_CALLS and sum(seconds) < _OVERHEAD_SECONDS:
+            seconds.append(_timed(launch))
+        return round(min(seconds), 9)
 
     def clock_mhz(self) -> None:
         return None

@@ -17,7 +17,7 @@ SCHEMA = 1
 
 Status = Literal["ok", "wrong", "failed", "skipped", "timeout"]
 Cache = Literal["cold", "steady"]
-Timer = Literal["events", "graph", "cupti", "wall"]
+Timer = Literal["events", "events-ungated", "graph", "cupti", "wall"]
 PeakSource = Literal["attributes", "sheet", "user"]
 
 # Bounds keep every number inside what a table of 64-bit integers and floats can hold and add up.

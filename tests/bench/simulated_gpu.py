@@ -85,6 +85,9 @@ class SimulatedGpu:
     def reread(self) -> None:
         self.kernel(4e-6, "reread", missing=2e-6)()
 
+    def clear(self) -> None:
+        self.log.append("clear")
+
     def close_gate(self) -> None:
         self._let_go = False
         self.log.append("close")

@@ -30,6 +30,8 @@ HELD_CALLS = {
     "cuda.core.ObjectCode.from_cubin",
     "cuda.core.ObjectCode.get_kernel",
     "cuda.core.Device.set_current",
+    "cuda.bindings.driver.cuCtxResetPersistingL2Cache",
+    "cuda.bindings.driver.cuCtxSetLimit",
     "cuda.bindings.driver.cuDeviceGetAttribute",
     "cuda.bindings.driver.cuKernelSetAttribute",
     "torch.cuda.Event",
@@ -42,6 +44,9 @@ HELD_CALLS = {
     "numba.cuda.jit",
     "triton.compile",
     "pynvml.nvmlDeviceGetClockInfo",
+    "cupti.cupti.activity_enable",
+    "cupti.cupti.activity_flush_all",
+    "cupti.cupti.activity_register_callbacks",
 }
 
 
@@ -102,6 +107,8 @@ WRONG = {
     "from numba import cuda\ncuda.as_cuda_array(1, synchronise=False)": "no parameter synchronise",
     "import triton\ntriton.compile(1, opts=2)": "no parameter opts",
     "import cupy\ncupy.cuda.MemoryPointer(1, 2, 3)": "takes 2",
+    "from cupti import cupti\ncupti.activity_flush_all()": "needs flag",
+    "from cupti import cupti\nk = cupti.ActivityKind\nk.KERNELS": "ActivityKind has no KERNELS",
 }
 
 
@@ -156,6 +163,13 @@ def test_answers_have_the_fields_that_are_read() -> None:
     for answer, field in (("c_nvmlMemory_t", "free"), ("c_nvmlMemory_t", "total")):
         structure: type[ctypes.Structure] = getattr(nvml, answer)
         assert field in [entry[0] for entry in structure._fields_]
+
+
+@pytest.mark.parametrize("record", ["ActivityKernel10", "ActivityMemcpy6", "ActivityMemset4"])
+def test_activity_records_have_the_times_that_are_read(record: str) -> None:
+    kind = getattr(need("cupti.cupti"), record)
+    assert {"start", "end"} <= set(dir(kind))
+    assert hasattr(kind, "name") == (record == "ActivityKernel10")
 
 
 def test_a_torch_stream_is_a_stream_to_cuda_core() -> None:

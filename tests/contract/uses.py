@@ -10,13 +10,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-ROOTS = ("torch", "cuda", "cupy", "numba", "triton", "pynvml")
+ROOTS = ("torch", "cuda", "cupy", "numba", "triton", "pynvml", "cupti")
 
 HELD = {
     "stream": "torch.cuda.Stream()",
     "driver": "cuda.bindings.driver",
     "nvml": "pynvml",
     "self._kernel": "cuda.core.Kernel()",
+    "self._cupti": "cupti.cupti",
 }
 """What a parameter or attribute of this name is, where its annotation does not say. With `()`: an
 instance of the class."""

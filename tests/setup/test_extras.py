@@ -50,6 +50,12 @@ def test_cuda13_is_13_0_throughout(machine: str, resolution: str) -> None:
     assert {"cuda-core", "cupy-cuda13x", "numba-cuda", "triton", "nvidia-ml-py"} <= set(found)
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_cupti_is_no_newer_than_the_oldest_driver(machine: str) -> None:
+    found = resolve("--extra", "cuda13", "--extra", "cupti", machine=machine)
+    assert release(found["cupti-python"]) == release(found["nvidia-cuda-cupti"]) == (13, 0)
+
+
 @pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
 def test_cuda12_is_12_8_throughout(resolution: str) -> None:
     found = resolve("--extra", "cuda12", "--resolution", resolution)
