@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from ..backends.torch import Eager
+from ..spec import Spec
 from .layer_norm import EPS
 
 
@@ -33,4 +34,11 @@ def backward(
     return gradients
 
 
-prepare = Eager(forward, backward=backward, saved=saved)
+def rounds_statistics(direction: str, spec: Spec) -> str | None:
+    """On the CPU mean and rstd have the dtype of x, which is too coarse for dweight."""
+    if direction == "backward" and spec.target.kind == "cpu" and spec.dtype.bits < 32:
+        return f"torch keeps mean and rstd in {spec.dtype} on the CPU"
+    return None
+
+
+prepare = Eager(forward, backward=backward, saved=saved, refuses=rounds_statistics)

@@ -24,12 +24,15 @@ from membound.kernels.tolerance import compare
 
 ROWS = {"rows": 3, "columns": 8}
 IN_PLACE = {
-    *("copy", "scale", "add", "triad", "fill", "read", "mul", "sigmoid", "tanh"),
+    *("copy", "scale", "add", "triad", "fill", "read", "mul", "bias_add", "sigmoid", "tanh"),
     *("cast_to_float32", "cast_to_float16", "cast_to_bfloat16"),
     *("transpose", "nchw_to_nhwc", "nhwc_to_nchw"),
     *("strided_read_2", "strided_read_8", "gather_int32", "gather_int64"),
 }
 """Whose forward is given its output."""
+
+ROUNDS = {"adds the gradients of overlapping windows", "keeps mean and rstd"}
+"""What its backward does in halves on the CPU, and is refused for."""
 
 
 def implementations() -> Iterator[tuple[Implementation, DirectionName]]:
@@ -63,14 +66,13 @@ def test_every_operation_but_the_ceilings_is_here() -> None:
 def test_it_agrees_with_the_reference_twice_and_keeps_its_inputs(
     form: Implementation, direction: DirectionName, dtype: DType, bind: Any
 ) -> None:
-    tried = 0
+    tried = refused = 0
     for dims in filter(None, map(small, form.operation.shapes)):
         try:
             case = bind(form, direction, dims, dtype)
         except CannotPrepare as reason:
-            assert str(reason) == f"torch adds the gradients of overlapping windows in {dtype} " + (
-                "on the CPU"
-            )
+            assert str(reason) in {f"torch {what} in {dtype} on the CPU" for what in ROUNDS}
+            refused += 1
             continue
         tried += 1
         exact = evaluate(case.spec.io, case.inputs)
@@ -84,7 +86,7 @@ def test_it_agrees_with_the_reference_twice_and_keeps_its_inputs(
         for name, value in before.items():
             assert torch.equal(case.inputs[name], value), f"{name} was modified"
             assert case.inputs[name].grad is None and not case.inputs[name].requires_grad
-    assert tried
+    assert tried or (refused and form.operation.name == "layer_norm")
 
 
 @pytest.mark.parametrize(("form", "direction"), CASES, ids=NAMES)
