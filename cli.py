@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from .bench import arguments
+
 if TYPE_CHECKING:
     from .analysis.compare import Comparison
     from .results.reading import Run
-    from .results.record import Cache
 
 app = typer.Typer(
     help=(
@@ -139,10 +140,10 @@ def run(
             selection=Chosen(
                 preset=preset,
                 operations=tuple(selection or ()),
-                directions=_several(direction),
-                implementations=_several(implementation),
-                dtypes=_several(dtype),
-                caches=_caches(cache),
+                directions=arguments.several(direction),
+                implementations=arguments.several(implementation),
+                dtypes=arguments.several(dtype),
+                caches=arguments.caches(cache),
             ),
             device=device,
             peak=peak,
@@ -150,7 +151,7 @@ def run(
             processes=processes,
             seed=seed,
             out=out,
-            time_limit=_seconds(time_limit),
+            time_limit=arguments.seconds(time_limit),
             timer=timer,
             kernels=tuple(kernels or ()),
             command=("membound", *sys.argv[1:]),
@@ -202,10 +203,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two sides case by case: medians of processes, intervals, and a verdict each."""
-    limit = _percent(threshold)
     with _usage_errors():
         from .analysis.loading import read
 
+        limit = arguments.share(threshold)
         sides = read([base]), read([current])
         code = _judge(*sides, limit, across_devices, strict, allow_missing, markdown, as_json)
     raise typer.Exit(code)
@@ -228,13 +229,13 @@ def gate(
     as_json: Json = False,
 ) -> None:
     """Fail where a run is slower than its baseline beyond the threshold, or cannot tell."""
-    limit = _percent(threshold)
     if len(runs) > 2:
         _fail(f"gate takes [BASELINE] CURRENT, got {len(runs)}; quote a glob of several runs", 2)
     with _usage_errors():
         from .analysis.gate import baseline
         from .analysis.loading import read
 
+        limit = arguments.share(threshold)
         current = read([runs[-1]])
         base = read([runs[0]]) if len(runs) == 2 else [baseline(current, store)]
         typer.echo(f"baseline: {', '.join(str(run.path) for run in base)}", err=as_json)
@@ -304,7 +305,6 @@ def ab(
     as_json: Json = False,
 ) -> None:
     """Measure the working tree against a revision, both live and alternating."""
-    limit, seconds = _percent(threshold), _seconds(time_limit)
     with _usage_errors("interrupted; nothing is kept of an A/B comparison"):
         from .analysis.sequential import Sequential
         from .bench.ab import TIME_LIMIT_SECONDS, Comparing
@@ -315,16 +315,18 @@ def ab(
             revision,
             Chosen(
                 operations=tuple(selection or ()),
-                implementations=_several(implementation),
-                dtypes=_several(dtype),
+                implementations=arguments.several(implementation),
+                dtypes=arguments.several(dtype),
                 ceilings=False,
             ),
             device=device,
             kernels=tuple(kernels or ()),
-            time_limit=seconds or TIME_LIMIT_SECONDS,
+            time_limit=arguments.seconds(time_limit) or TIME_LIMIT_SECONDS,
         )
         found = compared(
-            request, Sequential(restarts, limit), lambda line: typer.echo(line, err=True)
+            request,
+            Sequential(restarts, arguments.share(threshold)),
+            lambda line: typer.echo(line, err=True),
         )
         code = _print_comparison(found, strict, allow_missing, markdown, as_json)
     raise typer.Exit(code)
@@ -376,43 +378,6 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise store_error(error, path) from error
     typer.echo(f"wrote {path}")
-
-
-def _percent(text: str) -> float:
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 < share < 1:
-        _fail(f"--threshold {text!r} is not a share; write 3% or 0.03", 2)
-    return share
-
-
-def _several(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
-
-
-def _caches(text: str | None) -> tuple[Cache, ...]:
-    valid: dict[str, Cache] = {"cold": "cold", "steady": "steady"}
-    names = _several(text)
-    for name in names:
-        if name not in valid:
-            _fail(f"unknown cache state {name!r}; valid: {', '.join(valid)}", 2)
-    return tuple(valid[name] for name in names)
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number = text[:-1] if text[-1:] in units else text
-    try:
-        seconds = float(number) * units.get(text[-1:], 1.0)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < 1e7:
-        _fail(f"--time-limit {text!r} is not a duration; write 90s, 10m or 1h", 2)
-    return seconds
 
 
 def _print_json(value: object) -> None:
