@@ -56,6 +56,13 @@ class Plan(Setting, frozen=True, kw_only=True):
     done: list[tuple[str, int]]  # (case, position) that have a record
 
 
+class Missing(msgspec.Struct, frozen=True, tag="missing"):
+    """What could not be brought about on the device before anything was measured, and why."""
+
+    what: str
+    why: str
+
+
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """These cases are being worked on: they are lost if the worker is."""
 
@@ -73,4 +80,4 @@ class Poisoned(msgspec.Struct, frozen=True, tag="poisoned"):
     reason: str
 
 
-Event = Started | Finished | Poisoned
+Event = Missing | Started | Finished | Poisoned

@@ -216,8 +216,13 @@ class _Run:
             lambda name: self.observer.case(name, plan.process),
             worker_environ(cores),
             self.request.case_timeout,
+            self._keep_missing,
         )
         supervisor.run(plan)
+
+    def _keep_missing(self, what: str, why: str) -> None:
+        missing = {**self.environment.missing, what: why}
+        self.environment = with_fields(self.environment, missing=missing)
 
     def _keep(self, record: Record) -> None:
         self.writer.append(record)

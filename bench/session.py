@@ -91,6 +91,7 @@ class Session:
     device: torch.device
     arena: Arena
     timing: Timing
+    missing: Mapping[str, str] = field(default_factory=dict)  # what the device refused -> why
 
     def make_group(self, item: Item) -> Group:
         operation = self.catalogue.operations[item.operation]

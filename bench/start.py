@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 def start(setting: Setting) -> Session:
     """Raises what the device raises when it cannot be used."""
     target = Target(**setting.target)  # type: ignore[arg-type]
+    missing: dict[str, str] = {}
     if setting.kind == "cpu":
         torch.set_num_threads(target.multiprocessors)
         device = torch.device("cpu")
@@ -33,8 +33,7 @@ def start(setting: Setting) -> Session:
 
         device = torch.device("cuda", setting.ordinal)
         runtime = CudaRuntime(device, target)
-        for what, why in runtime.missing.items():
-            print(f"{what}: {why}", file=sys.stderr)
+        missing = runtime.missing
         timing = gpu_timing(runtime, setting.timer, setting.default_mhz)
     return Session(
         seed=setting.seed,
@@ -43,6 +42,7 @@ def start(setting: Setting) -> Session:
         device=device,
         arena=Arena(device, setting.budget_bytes),
         timing=timing,
+        missing=missing,
     )
 
 

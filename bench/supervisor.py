@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..kernels.discovery import Catalogue
 from ..results.record import Cache, Record
 from .process import CASE_TIMEOUT_SECONDS, Loss, Worker
-from .protocol import Event, Finished, Item, Plan, Poisoned, Started
+from .protocol import Event, Finished, Item, Missing, Plan, Poisoned, Started
 from .records import MEMCPY, blank, case_name, ended
 
 _MAX_FUTILE_STARTS = 2
@@ -32,7 +32,8 @@ class WorkerCannotStart(Exception):
 class Supervisor:
     """Drives the workers of one process of a run.
 
-    on_record: puts a record on disk; on_case: told what is being measured.
+    on_record: puts a record on disk; on_case: told what is being measured; on_missing: told what
+    the device refused before anything was measured, and why.
     """
 
     catalogue: Catalogue
@@ -40,6 +41,7 @@ class Supervisor:
     on_case: Callable[[str], None]
     environ: dict[str, str]
     case_timeout: float = CASE_TIMEOUT_SECONDS
+    on_missing: Callable[[str, str], None] = lambda what, why: None
     command: list[str] = field(
         default_factory=lambda: [sys.executable, "-P", "-m", "membound.bench.worker"]
     )
@@ -80,6 +82,8 @@ class Supervisor:
             elif isinstance(event, Finished):
                 progress = True
                 self._keep(event.record, done)
+            elif isinstance(event, Missing):
+                self.on_missing(event.what, event.why)
             elif isinstance(event, Poisoned):
                 return Loss("failed", event.reason), None, True
             else:

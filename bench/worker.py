@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from .protocol import Event, Plan, Poisoned
+from .protocol import Event, Missing, Plan, Poisoned
 
 _PR_SET_PDEATHSIG = 1
 POISONED = 75
@@ -39,7 +39,9 @@ def _events(plan: Plan) -> Iterator[Event]:
     from .start import start
     from .walk import Walk
 
-    return Walk(plan, start(plan)).run()
+    session = start(plan)
+    yield from (Missing(what, why) for what, why in session.missing.items())
+    yield from Walk(plan, session).run()
 
 
 def depend_on_parent() -> None:

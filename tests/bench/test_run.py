@@ -8,14 +8,20 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 from membound.bench import run as running
+from membound.bench import worker
 from membound.bench.device.select import Selected, select
 from membound.bench.presets import Selection, UnknownName
+from membound.bench.protocol import Missing, Poisoned
 from membound.bench.run import NothingToMeasure, Outcome, Request, measure, resume
-from membound.bench.supervisor import WorkerCannotStart
+from membound.bench.supervisor import Supervisor, WorkerCannotStart
+from membound.bench.walk import Walk
 from membound.kernels.target import MIB
 from membound.results import store
 from membound.results.reading import read_run
@@ -252,3 +258,24 @@ def _until(condition: object) -> bool:
     assert callable(condition)
     pause = threading.Event()
     return any(condition() or pause.wait(0.05) for _ in range(1200))
+
+
+def test_what_the_device_refuses_is_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = msgspec.json.encode(Missing("a limit", "not supported")) + b"\n"
+    script = f"import os, sys; sys.stdin.read(); os.write(int(sys.argv[1]), {says!r})"
+    command = [sys.executable, "-c", script]
+    monkeypatch.setattr(running, "Supervisor", partial(Supervisor, command=command))
+    outcome = measure(request_for(tmp_path, ""), Watcher())
+    environment = read_run(outcome.folder).environment
+    assert environment is not None
+    assert environment.missing["a limit"] == "not supported"
+
+
+def test_a_worker_says_first_what_the_device_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = SimpleNamespace(missing={"a limit": "CUDA_ERROR_NOT_SUPPORTED"})
+    monkeypatch.setattr("membound.bench.start.start", lambda plan: session)
+    monkeypatch.setattr(Walk, "run", lambda self: iter([Poisoned("the end")]))
+    events = list(worker._events(SimpleNamespace()))  # type: ignore[arg-type]
+    assert events == [Missing("a limit", "CUDA_ERROR_NOT_SUPPORTED"), Poisoned("the end")]
