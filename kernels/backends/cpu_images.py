@@ -101,6 +101,8 @@ _PAIRS = [lane + half * LANES for lane in range(LANES) for half in (0, 1)]
 
 evens = _shuffle("evens", list(range(0, 2 * LANES, 2)))
 """Every second of the 32 values in two vectors, from the first on."""
+odds = _shuffle("odds", list(range(1, 2 * LANES, 2)))
+"""Every second of the 32 values in two vectors, from the second on."""
 interleaved_low = _shuffle("interleaved_low", _PAIRS[:LANES])
 """The first 16 of a0 b0 a1 b1 …"""
 interleaved_high = _shuffle("interleaved_high", _PAIRS[LANES:])

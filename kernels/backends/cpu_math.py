@@ -125,15 +125,31 @@ def _comparison(name: str, generate: Any) -> Any:
 
 below = _comparison("below", lambda builder, a, b: builder.fcmp_ordered("<", a, b))
 """Where a < b; nowhere that either is NaN."""
-beats = _comparison(
-    "beats",
-    lambda builder, a, b: builder.or_(
-        builder.fcmp_ordered(">", a, b), builder.fcmp_unordered("uno", a, a)
-    ),
-)
-"""Where a takes the place of the maximum b: it is larger, or NaN."""
+either_nan = _comparison("either_nan", lambda builder, a, b: builder.fcmp_unordered("uno", a, b))
+"""Where a or b is NaN."""
 equals = _comparison("equals", lambda builder, a, b: builder.icmp_signed("==", a, b))
 """Where two int32 are equal."""
+
+
+@lane_function
+def either(context: Any, left: Any, right: Any) -> Any:
+    """Where one of two masks is set."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.or_(*arguments)
+
+    return MASK(MASK, MASK), generate
+
+
+@lane_function
+def anywhere(context: Any, mask: Any) -> Any:
+    """Whether a mask is set in any lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits = builder.bitcast(arguments[0], ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", bits, ir.Constant(ir.IntType(LANES), 0))
+
+    return types.boolean(MASK), generate
 
 
 @lane_function

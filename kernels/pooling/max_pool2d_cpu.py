@@ -20,6 +20,7 @@ from ..backends.cpu_images import (
     interleaved_low,
     lane,
     load_inside,
+    odds,
     outside_left,
 )
 from ..backends.cpu_lanes import (
@@ -27,14 +28,25 @@ from ..backends.cpu_lanes import (
     PAIR,
     at,
     load,
+    prefetch,
     source,
     store,
     store_some,
     target,
     to_line,
 )
-from ..backends.cpu_loops import share
-from ..backends.cpu_math import beats, equals, splat, splat_int, where, zeros
+from ..backends.cpu_loops import AHEAD, share
+from ..backends.cpu_math import (
+    anywhere,
+    below,
+    either,
+    either_nan,
+    equals,
+    splat,
+    splat_int,
+    where,
+    zeros,
+)
 from ..dtypes import float32, uint8
 from ..operation import Tensor
 from ..spec import Launch, Prepared, Spec, Tensors
@@ -43,14 +55,23 @@ _BUFFER_ELEMENTS = 4096  # of dx or y put together before they leave: they stay 
 
 
 @inlined
-def _leave(buffer: Any, y: Any, start: int, count: int) -> None:
-    """Move `count` elements from the buffer to y, from element `start` on."""
-    head = min(to_line(y, start), count)
-    _leave_some(buffer, y, start, 0, head)
-    whole = head + (count - head) // PAIR * PAIR
-    for j in range(head, whole, PAIR):
-        store(y, start + j, load(buffer, j), load(buffer, j + LANES))
-    _leave_some(buffer, y, start, whole, count - whole)
+def _leave(buffer: Any, y: Any, start: int, done: int, ready: int) -> int:
+    """Move what makes whole lines of y out of the first `ready` elements of the buffer.
+
+    Element 0 of the buffer belongs to element `start` of y; `done` elements have left before.
+    Returns how many have now. A little at a time, so that memory takes it while others are made.
+    """
+    if done == 0:
+        head = to_line(y, start)
+        if ready < head:
+            return 0
+        _leave_some(buffer, y, start, 0, head)
+        done = head
+    while done + 2 * PAIR <= ready:  # whole lines, of bytes too: half a line costs as much
+        for j in (done, done + PAIR):
+            store(y, start + j, load(buffer, j), load(buffer, j + LANES))
+        done += 2 * PAIR
+    return done
 
 
 @inlined
@@ -74,17 +95,58 @@ def _strided(x: Any, row: int, column: int, stride: int, width: int) -> Any:
 
 
 @inlined
-def _strided_within(x: Any, row: int, column: int, stride: int, width: int) -> Any:
-    """As `_strided`, where all columns are known to be inside."""
+def _strided_within(
+    x: Any, row: int, column: int, c: int, stride: int, padding: int, width: int
+) -> Any:
+    """As `_strided` from `column` + `c` on, only beyond the left border if at all.
+
+    Two neighbours share their loads.
+    """
+    i = row + column + c
+    if c <= padding and column < 0:
+        return _strided(x, row, column + c, stride, width)
     if stride == 1:
-        return load(x, row + column)
+        return load(x, i)
     if stride == 2:
-        return evens(load(x, row + column), load(x, row + column + LANES))
-    return gather_inside(x, row, column, stride, width, True)
+        if c == 0:
+            return evens(load(x, i), load(x, i + LANES))
+        return odds(load(x, i - 1), load(x, i - 1 + LANES))
+    return gather_inside(x, row, column + c, stride, width, True)
 
 
 @inlined
-def _pool_16(
+def _reach(kernel: int, stride: int) -> int:
+    """Columns that `_strided_within` touches for the 16 windows of one vector."""
+    if stride == 2:
+        return PAIR + max(kernel - 2, 0)
+    return (LANES - 1) * stride + kernel
+
+
+@inlined
+def _pool_within(
+    x: Any, first: int, column: int, width: int, kernel: int, stride: int, padding: int
+) -> tuple[Any, Any, bool]:
+    """Maximum and its place in 16 windows that only the left border cuts; whether they hold a NaN.
+
+    `first` is the element at which their first row starts. If there is a NaN the rest is void.
+    """
+    best, place = splat(-inf), splat_int(0)
+    if column < 0:
+        place = outside_left(column, stride)
+    before, nan = best, either_nan(best, best)
+    for r in range(kernel):
+        for c in range(kernel):
+            value = _strided_within(x, first + r * width, column, c, stride, padding, width)
+            if (r * kernel + c) % 2 == 1:
+                nan = either(nan, either_nan(before, value))
+            before, larger = value, below(best, value)
+            best = where(larger, value, best)
+            place = where(larger, splat_int(r * kernel + c), place)
+    return best, place, anywhere(either(nan, either_nan(before, before)))
+
+
+@inlined
+def _pool_anywhere(
     x: Any,
     plane: int,
     top: int,
@@ -95,24 +157,15 @@ def _pool_16(
     stride: int,
     padding: int,
 ) -> tuple[Any, Any]:
-    """Maximum and its place in 16 windows whose first rows are `top`, first columns from `column`.
-
-    `plane` is the element the image starts at.
-    """
+    """As `_pool_within`, at the borders and with NaN: the last NaN wins, as in PyTorch."""
     first, last = max(0, -top), min(kernel, height - top)
-    best = splat(-inf)
-    place = splat_int(first * kernel) + outside_left(column, stride)
-    within = column >= 0 and column + kernel - 1 + LANES * stride <= width
+    best, place = splat(-inf), splat_int(first * kernel) + outside_left(column, stride)
     for r in range(first, last):
-        row = plane + (top + r) * width
         for c in range(kernel):
-            if within:
-                value = _strided_within(x, row, column + c, stride, width)
-            else:
-                value = _strided(x, row, column + c, stride, width)
-            larger = beats(value, best)
-            best = where(larger, value, best)
-            place = where(larger, splat_int(r * kernel + c), place)
+            value = _strided(x, plane + (top + r) * width, column + c, stride, width)
+            wins = either(below(best, value), either_nan(value, value))
+            best = where(wins, value, best)
+            place = where(wins, splat_int(r * kernel + c), place)
     return best, place
 
 
@@ -132,61 +185,68 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
         rows, room, threads = arguments[10], arguments[11], arguments[12]
         values = at(target(arguments, 3, "float32", False), thread * room)
         places = at(target(arguments, 4, "uint8", False), thread * room)
-        parts = (out_h + rows - 1) // rows
+        parts, reach = (out_h + rows - 1) // rows, _reach(kernel, stride)
         first, last = share(planes * parts, thread, threads)
         for part in range(first, last):
             plane, begin = part // parts, part % parts * rows
-            end = min(begin + rows, out_h)
+            end, start = min(begin + rows, out_h), (plane * out_h + begin) * out_w
+            done = placed = 0
             for row in range(begin, end):
-                for j in range(0, out_w, LANES):
-                    best, place = _pool_16(
-                        x,
-                        plane * height * width,
-                        row * stride - padding,
-                        j * stride - padding,
-                        height,
-                        width,
-                        kernel,
-                        stride,
-                        padding,
-                    )
+                for block in range(0, out_w, LANES):
+                    j = min(block, max(0, out_w - LANES))  # the last may overlap the one before
+                    image, top = plane * height * width, row * stride - padding
+                    column, void = j * stride - padding, True
+                    for r in range(stride):  # the rows of x that this row of y is the first to read
+                        for k in range(0, LANES * stride, LANES):
+                            prefetch(x, image + (top + r) * width + column + k + AHEAD)
+                    best, place = splat(-inf), splat_int(0)
+                    rows_within = top >= 0 and top + kernel <= height
+                    if rows_within and column + reach <= width:
+                        best, place, void = _pool_within(
+                            x, image + top * width, column, width, kernel, stride, padding
+                        )
+                    if void:
+                        best, place = _pool_anywhere(
+                            x, image, top, column, height, width, kernel, stride, padding
+                        )
                     into = (row - begin) * out_w + j
                     store_some(values, into, best, LANES)
                     store_some(places, into, place, LANES)
-            start, count = (plane * out_h + begin) * out_w, (end - begin) * out_w
-            _leave(values, y, start, count)
-            _leave(places, offset, start, count)
+                ready = (row - begin + 1) * out_w
+                done = _leave(values, y, start, done, ready)
+                placed = _leave(places, offset, start, placed, ready)
+            count = (end - begin) * out_w
+            _leave_some(values, y, start, done, count - done)
+            _leave_some(places, offset, start, placed, count - placed)
 
     return run
 
 
 @inlined
-def _gradient_16(
+def _window_row(
+    sums: Any,
     dy: Any,
     offset: Any,
-    plane: int,
-    row: int,
+    start: int,
     q: int,
     phase: int,
-    out_h: int,
+    kr: int,
     out_w: int,
+    within: bool,
     kernel: int,
     stride: int,
     padding: int,
 ) -> Any:
-    """Gradients of the columns (q + lane) · stride + phase of one row of the image."""
-    sums = zeros()
-    lowest, highest = q + (padding - kernel + 1) // stride, q + (stride - 1 + padding) // stride
-    within = lowest >= 0 and highest + LANES <= out_w
-    for kr in range(kernel - 1, -1, -1):
-        below = row + padding - kr
-        out_row = below // stride
-        if below < 0 or below % stride != 0 or out_row >= out_h:
-            continue
-        start = plane + out_row * out_w
-        for kc in range(kernel - 1, -1, -1):
-            if (phase + padding - kc) % stride != 0:
-                continue
+    """Add to 16 gradients what one row of windows gives them, from their kernel row `kr`.
+
+    They are those of the columns (q + lane) · stride + phase; `start` is the element at which the
+    row of windows starts.
+    """
+    if phase == 0:
+        prefetch(dy, start + q + AHEAD)
+        prefetch(offset, start + q + AHEAD)
+    for kc in range(kernel - 1, -1, -1):
+        if (phase + padding - kc) % stride == 0:
             column = q + (phase + padding - kc) // stride
             if within:
                 gradient, place = load(dy, start + column), load(offset, start + column)
@@ -194,7 +254,7 @@ def _gradient_16(
                 gradient = load_inside(dy, start, column, out_w, False)
                 place = load_inside(offset, start, column, out_w, False)
             chosen = equals(place, splat_int(kr * kernel + kc))
-            sums += where(chosen, gradient, zeros())
+            sums = where(chosen, sums + gradient, sums)
     return sums
 
 
@@ -214,41 +274,69 @@ def _backward(dtype: str, streaming: bool, kernel: int, stride: int, padding: in
         rows, room, threads = arguments[9], arguments[10], arguments[11]
         values = at(target(arguments, 3, "float32", False), thread * room)
         parts = (height + rows - 1) // rows
+        # The windows of the columns q · stride + phase lie at q + lowest to q + highest.
+        lowest = -((kernel - 1 - padding) // stride)
+        highest = (stride - 1 + padding) // stride
         first, last = share(planes * parts, thread, threads)
         for part in range(first, last):
             plane, begin = part // parts, part % parts * rows
-            end, outputs = min(begin + rows, height), plane * out_h * out_w
+            end, first_element = min(begin + rows, height), (plane * height + begin) * width
+            done = 0
             for row in range(begin, end):
                 into = (row - begin) * width
-                for q in range(0, (width + stride - 1) // stride, LANES):
-                    if stride == 2:
-                        a = _gradient_16(
-                            dy, offset, outputs, row, q, 0, out_h, out_w, kernel, stride, padding
-                        )
-                        b = _gradient_16(
-                            dy, offset, outputs, row, q, 1, out_h, out_w, kernel, stride, padding
-                        )
-                        store_some(values, into + 2 * q, interleaved_low(a, b), LANES)
-                        store_some(values, into + 2 * q + LANES, interleaved_high(a, b), LANES)
-                        continue
-                    for phase in range(stride):
-                        a = _gradient_16(
-                            dy,
-                            offset,
-                            outputs,
-                            row,
-                            q,
-                            phase,
-                            out_h,
-                            out_w,
-                            kernel,
-                            stride,
-                            padding,
-                        )
-                        for k in range(LANES):
-                            column = (q + k) * stride + phase
-                            store_some(values, into + column, splat(lane(a, k)), 1)
-            _leave(values, dx, (plane * height + begin) * width, (end - begin) * width)
+                over = (row + padding) % stride
+                last_kr = over + (kernel - 1 - over) // stride * stride
+                groups = (width + stride - 1) // stride
+                for block in range(0, groups, LANES):
+                    q = min(block, max(0, groups - LANES))
+                    within = q + lowest >= 0 and q + highest + LANES <= out_w
+                    for phase in range(0, stride, 2 if stride == 2 else 1):
+                        a = b = zeros()
+                        for kr in range(last_kr, -1, -stride):
+                            out_row = (row + padding - kr) // stride
+                            if out_row >= 0 and out_row < out_h:
+                                start = (plane * out_h + out_row) * out_w
+                                a = _window_row(
+                                    a,
+                                    dy,
+                                    offset,
+                                    start,
+                                    q,
+                                    phase,
+                                    kr,
+                                    out_w,
+                                    within,
+                                    kernel,
+                                    stride,
+                                    padding,
+                                )
+                                if stride == 2:
+                                    b = _window_row(
+                                        b,
+                                        dy,
+                                        offset,
+                                        start,
+                                        q,
+                                        1,
+                                        kr,
+                                        out_w,
+                                        within,
+                                        kernel,
+                                        stride,
+                                        padding,
+                                    )
+                        if stride == 1:
+                            store_some(values, into + q, a, LANES)
+                        elif stride == 2:
+                            store_some(values, into + 2 * q, interleaved_low(a, b), LANES)
+                            store_some(values, into + 2 * q + LANES, interleaved_high(a, b), LANES)
+                        else:
+                            for k in range(LANES):
+                                column = (q + k) * stride + phase
+                                store_some(values, into + column, splat(lane(a, k)), 1)
+                done = _leave(values, dx, first_element, done, into + width)
+            count = (end - begin) * width
+            _leave_some(values, dx, first_element, done, count - done)
 
     return run
 
