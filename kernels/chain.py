@@ -1,17 +1,18 @@
 """The unfused form of a fused operation: its chain, run one implementation after another.
 
 Each step stores its intermediates with the default cache policy (`Spec.streaming` is False), since
-the next step reads them; intermediates are scratch of the chain.
+the next step reads them; intermediates are scratch of the chain. What backward reads of forward's
+intermediates is made, by forward's steps, when buffers are bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
-from .operation import DIRECTIONS, Direction, Operation, Step, Tensor
+from .operation import DIRECTIONS, Chain, Direction, Operation, Step, Tensor
 from .spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def faults(operations: Mapping[str, Operation], operation: Operation) -> Iterato
         for direction in DIRECTIONS:
             fused = operation.directions(shape.dims, dtype).get(direction)
             known = {tensor.name for tensor in fused.reads} if fused else set()
+            if direction == "backward":
+                known |= _made_by_forward(operations, operation, steps, shape.dims, dtype, known)
             for step in steps.steps(direction):
                 where = f"chain {variant!r} of {operation.name}, step {step.operation}"
                 if step.operation not in operations:
@@ -109,9 +112,34 @@ def traffic(
 
 def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepared:
     """Prepare every step in order. Raises CannotPrepare naming the step that cannot."""
-    parts: list[_Part] = []
+    steps = spec.operation.chains[spec.variant]
+    parts = _parts(catalogue, unfused, spec, steps.steps(spec.direction))
+    left = _left_by_forward(parts, spec) if spec.direction == "backward" else set()
+    before = _parts(catalogue, unfused, spec, steps.forward) if left else []
     scratch: dict[str, Tensor] = {}
-    for index, step in enumerate(spec.operation.chains[spec.variant].steps(spec.direction)):
+    for part in parts:
+        for tensor in (*part.io.operands.values(), *part.prepared.scratch):
+            name = part.names[tensor.name]
+            if name not in spec.io.operands and name not in left:
+                scratch.setdefault(name, replace(tensor, name=name))
+
+    def bind(tensors: Tensors, stream: Any) -> Launch:
+        made = _run_forward(before, tensors, stream)
+        return _bind(parts, spec.io, {**tensors, **{name: made[name] for name in left}}, stream)
+
+    return Prepared(
+        bind=bind,
+        scratch=tuple(scratch.values()),
+        allocates=any(part.prepared.allocates for part in parts),
+        compile_seconds=_sum(part.prepared.compile_seconds for part in (*before, *parts)),
+    )
+
+
+def _parts(
+    catalogue: Catalogue, unfused: Implementation, spec: Spec, steps: Sequence[Step]
+) -> list[_Part]:
+    parts = []
+    for index, step in enumerate(steps):
         implementation = catalogue.default(step.operation, unfused.backend)
         if implementation is None:
             raise CannotPrepare(f"step {step.operation} has no {unfused.backend} implementation")
@@ -130,20 +158,34 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
         )
         names = {name: step.operands.get(name, f"{index}.{name}") for name in io.operands}
         names |= {tensor.name: f"{index}.{tensor.name}" for tensor in prepared.scratch}
-        for tensor in (*io.operands.values(), *prepared.scratch):
-            if names[tensor.name] not in spec.io.operands:
-                scratch.setdefault(names[tensor.name], replace(tensor, name=names[tensor.name]))
         parts.append(_Part(prepared, io, names))
+    return parts
 
-    def bind(tensors: Tensors, stream: Any) -> Launch:
-        return _bind(parts, spec.io, tensors, stream)
 
-    return Prepared(
-        bind=bind,
-        scratch=tuple(scratch.values()),
-        allocates=any(part.prepared.allocates for part in parts),
-        compile_seconds=_sum(part.prepared.compile_seconds for part in parts),
-    )
+def _left_by_forward(parts: Sequence[_Part], spec: Spec) -> set[str]:
+    """Names that backward's steps read, and neither the fused operation nor a step before gives."""
+    known, left = set(spec.io.operands), set[str]()
+    for part in parts:
+        left |= {part.names[tensor.name] for tensor in part.io.reads} - known
+        known |= {part.names[tensor.name] for tensor in part.io.outputs}
+    return left
+
+
+def _run_forward(parts: Sequence[_Part], tensors: Tensors, stream: Any) -> dict[str, torch.Tensor]:
+    """Run forward's steps once, outside the clock, into memory of their own."""
+    import torch
+
+    made = dict(tensors)
+    for part in parts:
+        for tensor in (*part.io.outputs, *part.prepared.scratch):
+            device = next(iter(tensors.values())).device
+            made[part.names[tensor.name]] = torch.empty(
+                tensor.shape, dtype=tensor.dtype.torch_dtype, device=device
+            )
+        results = part.prepared.bind(_own(part, made), stream)()
+        for tensor, value in zip(part.io.writes, results or (), strict=results is not None):
+            made[part.names[tensor.name]] = value
+    return made
 
 
 def _bind(parts: list[_Part], io: Direction, tensors: Tensors, stream: Any) -> Launch:
@@ -181,6 +223,26 @@ def _sum(seconds: Iterable[float | None]) -> float | None:
 def _all_steps(operation: Operation, variant: str) -> Iterator[Step]:
     steps = operation.chains[variant]
     yield from (*steps.forward, *steps.backward)
+
+
+def _made_by_forward(
+    operations: Mapping[str, Operation],
+    operation: Operation,
+    steps: Chain,
+    dims: Mapping[str, int],
+    dtype: DType,
+    given: set[str],
+) -> set[str]:
+    """Names that forward's steps make of what backward is given; none where that is not enough."""
+    forward = operation.directions(dims, dtype).forward
+    if not {tensor.name for tensor in forward.reads} <= given:
+        return set()
+    made = set[str]()
+    for step in steps.forward:
+        if step.operation in operations:
+            io = _step_io(operations, step, dims, dtype)[1]
+            made |= {step.operands[t.name] for t in io.outputs if t.name in step.operands}
+    return made
 
 
 def _step_io(

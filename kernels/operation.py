@@ -156,7 +156,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Chain:
-    """The smaller operations that a fused one replaces, run one after the other."""
+    """The smaller operations that a fused one replaces, run one after the other.
+
+    Backward steps may read what forward steps make, as layers that run apart keep it; it is made
+    when buffers are bound, from what both directions read.
+    """
 
     forward: Sequence[Step]
     backward: Sequence[Step] = ()

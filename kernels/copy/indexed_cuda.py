@@ -35,7 +35,7 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         output, *inputs = operands(tensors, (y, *spec.io.reads))
         if not blocks:
             return lambda: None
-        arguments = (output, numpy.int64(y.elements), *inputs)
-        return kernel.bind(stream, Geometry(blocks, THREADS), arguments)
+        count = numpy.int64(y.elements)
+        return kernel.bind(stream, Geometry(blocks, THREADS), [output, count, *inputs])
 
     return Prepared(bind)

@@ -85,13 +85,20 @@ def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str,
     found: list[tuple[str, Mapping[str, int]]] = [
         (shape.kind, _reduced(shape)) for shape in operation.shapes
     ]
-    if operation.dims == ("rows", "columns"):
+    if operation.dims == ("rows", "columns") and not _flat(operation):
         found += [("long", dims) for dims in _LONG_ROWS]
     unique: list[tuple[str, Mapping[str, int]]] = []
     for kind, dims in found:
         if dims not in [known for _, known in unique]:
             unique.append((kind, dims))
     return unique
+
+
+def _flat(operation: Operation) -> bool:
+    """Whether rows are nothing to it: element by element, over one contiguous run."""
+    io = operation.directions(operation.shapes[0].dims, operation.dtypes[0]).forward
+    shapes = {tensor.shape for tensor in io.operands.values()}
+    return operation.family in {"copy", "activation"} and len(shapes) == 1
 
 
 def _reduced(shape: Shape) -> dict[str, int]:

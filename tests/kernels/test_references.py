@@ -18,8 +18,9 @@ ACTIVATIONS = (
     *("silu", "relu", "leaky_relu", "elu", "hardswish", "sigmoid", "tanh"),
     *("gelu", "gelu_tanh", "mish"),
 )
+COMBINED = ("swiglu", "geglu", "reglu", "bias_add", "bias_gelu", "bias_relu")
 CASES: list[tuple[str, dict[str, int]]] = [
-    *((name, {"rows": 3, "columns": 5}) for name in ACTIVATIONS),
+    *((name, {"rows": 3, "columns": 5}) for name in (*ACTIVATIONS, *COMBINED)),
     ("rms_norm", {"rows": 4, "columns": 7}),
     ("rms_norm", {"rows": 1, "columns": 2}),
     ("add_rms_norm", {"rows": 4, "columns": 7}),

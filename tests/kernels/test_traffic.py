@@ -22,6 +22,8 @@ ACTIVATIONS = (
     *("gelu", "gelu_tanh", "mish"),
 )
 
+GATED = ("swiglu", "geglu", "reglu")
+
 LITERALS: list[tuple[str, str, int]] = [
     ("copy", "forward", 268_435_456),  # 2sE
     ("scale", "forward", 268_435_456),
@@ -34,6 +36,14 @@ LITERALS: list[tuple[str, str, int]] = [
     ("mix_2r1w", "forward", 402_653_184),
     ("mix_1r1w", "forward", 268_435_456),
     ("mix_0r1w", "forward", 134_217_728),
+    *((name, "forward", 402_653_184) for name in GATED),  # 3sE
+    *((name, "backward", 671_088_640) for name in GATED),  # 5sE
+    ("bias_add", "forward", 268_451_840),  # 2sE + sN
+    ("bias_add", "backward", 134_234_112),  # sE + sN
+    ("bias_gelu", "forward", 268_451_840),  # 2sE + sN
+    ("bias_relu", "forward", 268_451_840),
+    ("bias_gelu", "backward", 402_685_952),  # 3sE + 2sN
+    ("bias_relu", "backward", 402_685_952),
     ("mul", "forward", 402_653_184),  # 3sE
     ("transpose", "forward", 268_435_456),  # 2sE
     ("cast_to_float32", "forward", 402_653_184),  # (2 + 4)E
@@ -195,3 +205,23 @@ def test_the_chain_of_add_rms_norm_moves_5_and_6_passes(
     passes = {"forward": 5, "backward": 6}[direction]
     vectors = {"forward": 1, "backward": 2}[direction]
     assert moved == passes * 2 * E + vectors * 2 * 8192 + 4 * 8192
+
+
+@pytest.mark.parametrize(
+    ("names", "direction", "bytes_"),
+    [  # activation 2sE + mul 3sE; mul 3sE, mul 3sE, activation 3sE
+        (GATED, "forward", 671_088_640),
+        (GATED, "backward", 1_207_959_552),
+        # bias 2sE + sN, activation 2sE; activation 3sE, sum sE + sN
+        (("bias_gelu", "bias_relu"), "forward", 536_887_296),
+        (("bias_gelu", "bias_relu"), "backward", 536_887_296),
+    ],
+)
+def test_the_chains_of_gated_and_biased_activations(
+    catalogue: Catalogue, names: tuple[str, ...], direction: Any, bytes_: int
+) -> None:
+    """5sE and 9sE; 4sE and 4sE."""
+    for name in names:
+        fused = catalogue.operations[name]
+        moved = chain.traffic(catalogue.operations, fused, "unfused", direction, ROWS, float16)
+        assert moved == bytes_, name
