@@ -54,8 +54,8 @@ struct Share {
     return row.load_parameter(bias + begin, bias_shift, vector(k));
   }
 
-  // Rows that are cut alike have the same bias: it is kept. Elsewhere it is loaded where it is used:
-  // all of it at once would spill.
+  // Rows that are cut alike have the same bias: it is kept. Elsewhere it is loaded where it is
+  // used: all of it at once would spill.
   __device__ void keep_bias(const T* bias, Values& values) const {
     if constexpr (!Plan::kRagged) {
       const Span whole(0, length, 0);
