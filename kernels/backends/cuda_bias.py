@@ -112,9 +112,10 @@ def _backward(spec: Spec, source: Path, types: str, plan: BiasPlan) -> Prepared:
         add = sums.bind(stream, geometry, (total, partials, *counts))
         if not plan.shares:
             return add
-        rows, width, shift, *shifts = sizes(spec, plan.rows, tensors)[:-1]
-        extents = rows, width, shift, *(shifts or [numpy.int32(0)])
-        # A linear one has neither dx nor x nor bias: dy stands in for the pointers nobody follows.
+        extents = sizes(spec, plan.rows, tensors)[:-1]
+        # A linear one has neither dx nor x nor bias: dy stands in for the pointers nobody follows,
+        # and its place past a vector is left out.
+        extents += (numpy.int32(0),) * (not dx)
         output, dy, x, bias = given if dx else (given[0],) * 4
         data = [output, partials, dy, x, bias, *extents]
         first = kernel.bind(stream, _geometry(plan), data)

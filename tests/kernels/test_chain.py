@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from membound.kernels import chain
 from membound.kernels.discovery import Catalogue, Implementation
 from membound.kernels.dtypes import float16, float32
-from membound.kernels.operation import DirectionName, Tensor
+from membound.kernels.operation import DirectionName, Directions, Tensor
 from membound.kernels.spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 
 DIMS = {"rows": 2, "columns": 3}
@@ -199,3 +200,21 @@ def test_a_step_without_the_backend_cannot_be_prepared(
     unfused = replace(catalogue.implementations(fused, ["torch"])[-1], backend="liger")
     with pytest.raises(CannotPrepare, match="step add has no liger implementation"):
         chain.prepare(catalogue, unfused, spec_of(fused, "forward", DIMS, float32, "unfused"))
+
+
+def test_what_forward_made_is_there_for_backward_only_where_it_can_be_made_again(
+    catalogue: Catalogue,
+) -> None:
+    gated = catalogue.operations["swiglu"]
+    assert not list(chain.faults(catalogue.operations, gated))
+
+    def without_gate(**extents: Any) -> Directions:
+        stated = gated.statement(**extents)
+        assert stated.backward is not None
+        reads = [tensor for tensor in stated.backward.reads if tensor.name != "gate"]
+        return replace(stated, backward=replace(stated.backward, reads=reads))
+
+    # `statement` keeps its signature, from which the extents are read.
+    without_gate.__signature__ = inspect.signature(gated.statement)  # type: ignore[attr-defined]
+    faults = list(chain.faults(catalogue.operations, replace(gated, statement=without_gate)))
+    assert any("step mul: nothing before it makes its b" in fault for fault in faults)
