@@ -116,7 +116,7 @@ def _backward(spec: Spec, source: Path, types: str, plan: BiasPlan) -> Prepared:
         # A linear one has neither dx nor x nor bias: dy stands in for the pointers nobody follows,
         # and its place past a vector is left out.
         extents += (numpy.int32(0),) * (not dx)
-        output, dy, x, bias = given if dx else (given[0],) * 4
+        output, dy, x, bias = given if dx else [given[0]] * 4
         data = [output, partials, dy, x, bias, *extents]
         first = kernel.bind(stream, _geometry(plan), data)
 
