@@ -114,11 +114,11 @@ def _backward(spec: Spec, source: Path, types: str, plan: BiasPlan) -> Prepared:
             return add
         extents = sizes(spec, plan.rows, tensors)[:-1]
         # A linear one has neither dx nor x nor bias: dy stands in for the pointers nobody follows,
-        # and its place past a vector is left out.
+        # and 0 for where a bias would begin.
         extents += (numpy.int32(0),) * (not dx)
         output, dy, x, bias = given if dx else [given[0]] * 4
-        data = [output, partials, dy, x, bias, *extents]
-        first = kernel.bind(stream, _geometry(plan), data)
+        data = (output, partials, dy, x, bias)
+        first = kernel.bind(stream, _geometry(plan), [*data, *extents])
 
         def launch() -> None:
             first()
