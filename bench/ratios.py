@@ -42,6 +42,8 @@ GOAL_GAIN = 0.9  # of the gain that the bytes of the chain predict
 
 _CEILINGS = ("mix_0r1w", "mix_1r1w", "mix_2r1w", "mix_3r1w", "mix_1r0w")
 _SET_BYTES = 128 * MIB
+_FEWEST_ROUNDS = 3
+_ENOUGH_SECONDS = 20.0
 _COLUMNS = 4096  # of the copies
 
 
@@ -304,10 +306,16 @@ def _read_share(io: Direction) -> float:
 
 
 def _alternate(contestants: Mapping[str, Contestant], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every pass, by contestant: in order, then in reverse, `rounds` times."""
+    """Seconds of every pass, by contestant: in order, then in reverse, `rounds` times.
+
+    Fewer times, but at least `_FEWEST_ROUNDS`, where a slow rival would make that take too long.
+    """
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     names = list(contestants)
-    for _ in range(rounds):
+    started = perf_counter()
+    for finished in range(rounds):
+        if finished >= _FEWEST_ROUNDS and perf_counter() - started > _ENOUGH_SECONDS:
+            break
         for name in (*names, *reversed(names)):
             taken[name].append(contestants[name].seconds())
     return taken
