@@ -14,12 +14,14 @@ Exits 1 where a goal is missed, 2 where an operation is unknown, 4 where there i
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain as chained
 from math import ceil, prod
 from statistics import median
 from time import perf_counter
@@ -30,7 +32,7 @@ from ..kernels import chain
 from ..kernels.discovery import Catalogue, Implementation, discover
 from ..kernels.dtypes import float32
 from ..kernels.inputs import make_inputs
-from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation, Tensor
+from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
 from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
 from ..kernels.target import MIB, Target
 from .arena import Arena
@@ -173,19 +175,17 @@ class Bench:
     def _ceiling(
         self, name: str, io: Direction, sets: Sequence[Mapping[str, torch.Tensor]]
     ) -> Contestant:
-        """A copy that reads where the operation reads and writes where it writes.
+        """A copy on the memory of the operation; it writes only where the operation writes.
 
         Memory is not alike everywhere (huge pages, the pages of a host below), so the two must not
         run on different parts of it.
         """
         operation = self.catalogue.operations[name]
         stated = operation.directions({"rows": 1, "columns": 1}, float32).forward
-        wanted = [sum(t.moved is None for t in some) for some in (stated.reads, stated.writes)]
-        elements = min(
-            _longest(pool, count)
-            for pool, count in zip((io.reads, io.writes), wanted, strict=True)
-            if count
+        reads, writes = (
+            sum(t.moved is None for t in some) for some in (stated.reads, stated.writes)
         )
+        elements = _longest(io, reads, writes)
         dims = {"rows": elements // _COLUMNS, "columns": _COLUMNS}
         spec = self._spec(operation, "forward", dims)
         implementations = self.catalogue.implementations(operation)
@@ -203,13 +203,14 @@ class Bench:
         shape: tuple[int, int],
     ) -> dict[str, torch.Tensor]:
         """The operands of a copy as parts of the operands of an operation."""
-        found: dict[str, torch.Tensor] = {}
-        for stated, pool in ((mix.reads, io.reads), (mix.writes, io.writes)):
-            pieces = _pieces([tensors[t.name] for t in pool if t.dtype == float32], prod(shape))
-            for tensor in stated:
-                whole = tensor.moved is None
-                found[tensor.name] = next(pieces).view(shape) if whole else self.arena.take(tensor)
-        return found
+        outputs = _pieces([tensors[t.name] for t in io.writes if t.dtype == float32], prod(shape))
+        found = {
+            t.name: self.arena.take(t) if t.moved == 0 else next(outputs).view(shape)
+            for t in mix.writes
+        }
+        inputs = _pieces([tensors[t.name] for t in io.reads if t.dtype == float32], prod(shape))
+        rest = chained(inputs, outputs)
+        return found | {t.name: next(rest).view(shape) for t in mix.reads}
 
     def _judged(
         self,
@@ -252,11 +253,22 @@ class Bench:
         return None
 
 
-def _longest(pool: Sequence[Tensor], count: int) -> int:
-    """Elements of the longest `count` arrays that fit into the float32 tensors of `pool`."""
-    sizes = [tensor.elements for tensor in pool if tensor.dtype == float32]
-    lengths = {size // parts for size in sizes for parts in range(1, count + 1)}
-    return max((n for n in lengths if n and sum(size // n for size in sizes) >= count), default=0)
+def _longest(io: Direction, reads: int, writes: int) -> int:
+    """Elements of the longest arrays of which so many fit into the operands of `io`.
+
+    What is written lies in outputs, so that inputs stay as they are; what is read lies anywhere.
+    """
+    outputs = [t.elements for t in io.writes if t.dtype == float32]
+    everything = outputs + [t.elements for t in io.reads if t.dtype == float32]
+    arrays = reads + writes
+    lengths = {size // parts for size in everything for parts in range(1, arrays + 1)}
+    return max(
+        n
+        for n in lengths
+        if n
+        and sum(size // n for size in outputs) >= writes
+        and sum(size // n for size in everything) >= arrays
+    )
 
 
 def _pieces(tensors: Sequence[torch.Tensor], elements: int) -> Iterator[torch.Tensor]:
@@ -291,14 +303,20 @@ def _compiled(io: Direction, sets: Sequence[Mapping[str, torch.Tensor]]) -> Cont
     function = torch.compile(into, dynamic=False)
 
     def launch_of(tensors: Mapping[str, torch.Tensor]) -> Launch:
-        reads = [tensors[t.name] for t in io.reads]
-        outputs = [tensors[t.name] for t in io.outputs]
+        reads = [_apart(tensors[t.name]) for t in io.reads]
+        outputs = [_apart(tensors[t.name]) for t in io.outputs]
         return lambda: function(reads, outputs)
 
     launches = [launch_of(tensors) for tensors in sets]
     for launch in launches:
         launch()
     return Contestant(launches, io.traffic, _read_share(io))
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a storage of its own: inputs that share one are compiled defensively."""
+    memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
 
 def _read_share(io: Direction) -> float:
