@@ -99,9 +99,11 @@ class Bench:
     def measure(self, operation: Operation, direction: DirectionName) -> Row:
         """Raises CannotPrepare where the `cpu` kernel cannot run."""
         mark = self.arena.mark()
-        contestants = self._contestants(operation, direction)
-        taken = _alternate(contestants, self.rounds)
-        self.arena.release(mark)
+        try:
+            contestants = self._contestants(operation, direction)
+            taken = _alternate(contestants, self.rounds)
+        finally:
+            self.arena.release(mark)
         return self._judged(operation, direction, contestants, taken)
 
     def _contestants(self, operation: Operation, name: DirectionName) -> dict[str, Contestant]:
@@ -405,7 +407,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say: Callable[[str], None] = (lambda text: None) if chosen.json else print
     say(_HEADER)
     for operation in catalogue.operations.values():
-        if chosen.operations and operation.name not in chosen.operations:
+        ours = catalogue.default(operation.name, "cpu") is not None
+        if operation.name not in chosen.operations if chosen.operations else not ours:
             continue
         for direction in DIRECTIONS:
             if not operation.has(direction):
