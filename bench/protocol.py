@@ -21,9 +21,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     operation: str
     direction: Literal["forward", "backward"]
     dtype: str
-    kind: str
     dims: dict[str, int]
-    grow: str | None
     caches: list[Cache]
     implementations: list[str]
     positions: list[int]
