@@ -200,7 +200,8 @@ def narrowed(builder: ir.IRBuilder, address: Address, value: ir.Value) -> ir.Val
     if element == "bfloat16":
         return _round_to_bfloat16(builder, value)
     if element == "uint8":
-        return builder.trunc(value, vector(I8))
+        whole = value if value.type == vector(I32) else builder.fptosi(value, vector(I32))
+        return builder.trunc(whole, vector(I8))
     return value
 
 

@@ -48,7 +48,7 @@ from ..backends.cpu_math import (
     zeros,
 )
 from ..dtypes import float32, uint8
-from ..operation import Tensor
+from ..operation import Tensor, tensors
 from ..spec import Launch, Prepared, Spec, Tensors
 
 _BUFFER_ELEMENTS = 4096  # of dx or y put together before they leave: they stay in the L1 cache
@@ -95,58 +95,66 @@ def _strided(x: Any, row: int, column: int, stride: int, width: int) -> Any:
 
 
 @inlined
-def _strided_within(
-    x: Any, row: int, column: int, c: int, stride: int, padding: int, width: int
-) -> Any:
-    """As `_strided` from `column` + `c` on, only beyond the left border if at all.
+def _of_windows(buffer: Any, i: int, c: int, stride: int, room: int) -> Any:
+    """Column `c` of 16 windows, the first of which starts at element `i` of a buffer.
 
     Two neighbours share their loads.
     """
-    i = row + column + c
-    if c <= padding and column < 0:
-        return _strided(x, row, column + c, stride, width)
     if stride == 1:
-        return load(x, i)
+        return load(buffer, i + c)
     if stride == 2:
-        if c == 0:
-            return evens(load(x, i), load(x, i + LANES))
-        return odds(load(x, i - 1), load(x, i - 1 + LANES))
-    return gather_inside(x, row, column + c, stride, width, True)
+        if c % 2 == 0:
+            return evens(load(buffer, i + c), load(buffer, i + c + LANES))
+        return odds(load(buffer, i + c - 1), load(buffer, i + c - 1 + LANES))
+    return gather_inside(buffer, 0, i + c, stride, room, True)
 
 
 @inlined
-def _reach(kernel: int, stride: int) -> int:
-    """Columns that `_strided_within` touches for the 16 windows of one vector."""
-    if stride == 2:
-        return PAIR + max(kernel - 2, 0)
-    return (LANES - 1) * stride + kernel
+def _columns(
+    x: Any, first: int, width: int, begin: int, end: int, kernel: int, tops: Any, rows: Any
+) -> bool:
+    """Maximum of every column over the rows `begin` to `end` of the windows, and which row it is.
 
-
-@inlined
-def _pool_within(
-    x: Any, first: int, column: int, width: int, kernel: int, stride: int, padding: int
-) -> tuple[Any, Any, bool]:
-    """Maximum and its place in 16 windows that only the left border cuts; whether they hold a NaN.
-
-    `first` is the element at which their first row starts. If there is a NaN the rest is void.
+    `first` is the element at which row 0 of the windows starts. Left in `tops` and, times
+    `kernel`, in `rows`; the first of equals wins. Returns whether there may be a NaN: if there is,
+    the sum of all is one.
     """
-    best, place = splat(-inf), splat_int(0)
-    if column < 0:
-        place = outside_left(column, stride)
-    before, nan = best, either_nan(best, best)
-    for r in range(kernel):
-        for c in range(kernel):
-            value = _strided_within(x, first + r * width, column, c, stride, padding, width)
-            if (r * kernel + c) % 2 == 1:
-                nan = either(nan, either_nan(before, value))
-            before, larger = value, below(best, value)
-            best = where(larger, value, best)
-            place = where(larger, splat_int(r * kernel + c), place)
-    return best, place, anywhere(either(nan, either_nan(before, before)))
+    total = zeros()
+    for block in range(0, width, LANES):
+        column = min(block, max(0, width - LANES))  # the last may overlap the one before
+        row = first + begin * width
+        top = load(x, row + column) if width >= LANES else load_inside(x, row, 0, width, True)
+        place, total = splat(begin * kernel), total + top
+        for r in range(begin + 1, end):
+            row = first + r * width
+            value = load(x, row + column) if width >= LANES else load_inside(x, row, 0, width, True)
+            larger, total = below(top, value), total + value
+            top, place = where(larger, value, top), where(larger, splat(r * kernel), place)
+        store_some(tops, column, top, min(width, LANES))
+        store_some(rows, column, place, min(width, LANES))
+    return anywhere(either_nan(total, total))
 
 
 @inlined
-def _pool_anywhere(
+def _pool(tops: Any, rows: Any, i: int, kernel: int, stride: int, room: int) -> tuple[Any, Any]:
+    """Maximum and its place in 16 windows, the first of which starts at column `i` of `tops`.
+
+    Of columns with equal maxima the one wins whose row comes first, then whose column does.
+    """
+    best = _of_windows(tops, i, 0, stride, room)
+    for c in range(1, kernel):
+        value = _of_windows(tops, i, c, stride, room)
+        best = where(below(best, value), value, best)
+    place = splat(kernel * kernel)
+    for c in range(kernel):
+        lost = below(_of_windows(tops, i, c, stride, room), best)
+        here = where(lost, splat(kernel * kernel), _of_windows(rows, i, c, stride, room) + splat(c))
+        place = where(below(here, place), here, place)
+    return best, place
+
+
+@inlined
+def _pool_with_nan(
     x: Any,
     plane: int,
     top: int,
@@ -155,9 +163,8 @@ def _pool_anywhere(
     width: int,
     kernel: int,
     stride: int,
-    padding: int,
 ) -> tuple[Any, Any]:
-    """As `_pool_within`, at the borders and with NaN: the last NaN wins, as in PyTorch."""
+    """As `_pool`, of the image itself: the last NaN of a window wins, as in PyTorch."""
     first, last = max(0, -top), min(kernel, height - top)
     best, place = splat(-inf), splat_int(first * kernel) + outside_left(column, stride)
     for r in range(first, last):
@@ -169,49 +176,62 @@ def _pool_anywhere(
     return best, place
 
 
+@inlined
+def _ahead(x: Any, i: int, elements: int) -> None:
+    """Ask for what will be read `AHEAD` elements from now on."""
+    for k in range(0, elements, LANES):
+        prefetch(x, i + AHEAD + k)
+
+
 def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int) -> Function:
-    """(x, y, offset, values, places, *extents): see `_extents`."""
+    """(x, y, offset, values, places, tops, rows, *extents): see `prepare`."""
 
     def run(arguments: Any, thread: int) -> None:
         x, y = source(arguments, 0, dtype), target(arguments, 1, dtype, streaming)
         offset = target(arguments, 2, "uint8", streaming)
-        planes, height, width, out_h, out_w = (
-            arguments[5],
-            arguments[6],
-            arguments[7],
-            arguments[8],
-            arguments[9],
-        )
-        rows, room, threads = arguments[10], arguments[11], arguments[12]
+        planes, height, width = arguments[7], arguments[8], arguments[9]
+        out_h, out_w = arguments[10], arguments[11]
+        some, room, across, threads = arguments[12], arguments[13], arguments[14], arguments[15]
         values = at(target(arguments, 3, "float32", False), thread * room)
         places = at(target(arguments, 4, "uint8", False), thread * room)
-        parts, reach = (out_h + rows - 1) // rows, _reach(kernel, stride)
+        tops = at(target(arguments, 5, "float32", False), thread * across)
+        rows = at(target(arguments, 6, "float32", False), thread * across)
+        for i in range(0, across, LANES):  # what `_columns` never writes lies outside the image
+            store_some(tops, i, splat(-inf), across - i)
+            store_some(rows, i, splat(kernel * kernel), across - i)
+        inner_tops, inner_rows = at(tops, padding), at(rows, padding)
+        parts = (out_h + some - 1) // some
         first, last = share(planes * parts, thread, threads)
         for part in range(first, last):
-            plane, begin = part // parts, part % parts * rows
-            end, start = min(begin + rows, out_h), (plane * out_h + begin) * out_w
-            done = placed = 0
+            plane, begin = part // parts, part % parts * some
+            end, start = min(begin + some, out_h), (plane * out_h + begin) * out_w
+            image, done, placed = plane * height * width, 0, 0
             for row in range(begin, end):
+                top = row * stride - padding
+                _ahead(x, image + top * width, stride * width)
+                if top >= 0 and top + kernel <= height:
+                    void = _columns(
+                        x, image + top * width, width, 0, kernel, kernel, inner_tops, inner_rows
+                    )
+                else:
+                    above, below_ = max(0, -top), min(kernel, height - top)
+                    void = _columns(
+                        x, image + top * width, width, above, below_, kernel, inner_tops, inner_rows
+                    )
                 for block in range(0, out_w, LANES):
-                    j = min(block, max(0, out_w - LANES))  # the last may overlap the one before
-                    image, top = plane * height * width, row * stride - padding
-                    column, void = j * stride - padding, True
-                    for r in range(stride):  # the rows of x that this row of y is the first to read
-                        for k in range(0, LANES * stride, LANES):
-                            prefetch(x, image + (top + r) * width + column + k + AHEAD)
-                    best, place = splat(-inf), splat_int(0)
-                    rows_within = top >= 0 and top + kernel <= height
-                    if rows_within and column + reach <= width:
-                        best, place, void = _pool_within(
-                            x, image + top * width, column, width, kernel, stride, padding
-                        )
-                    if void:
-                        best, place = _pool_anywhere(
-                            x, image, top, column, height, width, kernel, stride, padding
-                        )
+                    j = min(block, max(0, out_w - LANES))
                     into = (row - begin) * out_w + j
-                    store_some(values, into, best, LANES)
-                    store_some(places, into, place, LANES)
+                    if void:
+                        column = j * stride - padding
+                        best, place = _pool_with_nan(
+                            x, image, top, column, height, width, kernel, stride
+                        )
+                        store_some(values, into, best, LANES)
+                        store_some(places, into, place, LANES)
+                    else:
+                        highest, where_ = _pool(tops, rows, j * stride, kernel, stride, across)
+                        store_some(values, into, highest, LANES)
+                        store_some(places, into, where_, LANES)
                 ready = (row - begin + 1) * out_w
                 done = _leave(values, y, start, done, ready)
                 placed = _leave(places, offset, start, placed, ready)
@@ -352,7 +372,10 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     room = rows * width + LANES * dims["stride"] + PAIR
     scratch = [Tensor("values", (threads, room), float32)]
     if direction == "forward":
+        across = dims["width"] + 2 * dims["padding"] + (LANES + 1) * dims["stride"] + dims["kernel"]
+        across += PAIR
         scratch.append(Tensor("places", (threads, room), uint8))
+        scratch += tensors("tops rows", (threads, across), float32)
     names = [*spec.io.operands, *(tensor.name for tensor in scratch)]
     extents = [
         dims["images"] * dims["channels"],
@@ -363,6 +386,8 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         rows,
         room,
     ]
+    if direction == "forward":
+        extents.append(across)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         addresses = [tensors[name].data_ptr() for name in names]

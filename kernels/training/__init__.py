@@ -1,0 +1,1 @@
+"""What a training step does beside its layers: optimizers, losses, embeddings, positions."""
