@@ -8,7 +8,8 @@ or faster only where its whole interval lies beyond the threshold, same only whe
 
 A machine that was busier during one of the runs slows all its processes alike, which no spread
 between them shows. It slows their reference copies as well: a case is called slower or faster only
-where it is so in units of those too, and same only where these do not say otherwise.
+where it is so in units of those too, and same only where these do not say otherwise. A machine that
+was busy during a few processes widens every interval: those are set aside (`calm`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import pandas as pd
+
 from ..results.reading import Run
 from .bandwidth import Achieved, achieved
+from .calm import calm
 from .cases import Case, cases
 from .drift import REFERENCE
 from .identity import (
@@ -92,9 +96,13 @@ def compare(
     threshold: relative change of time that matters. across_devices: compare devices that differ,
     by their times in units of their own measured ceilings, which are taken as exact.
     """
-    ours, theirs = _by_case(base), _by_case(current)
     identity = _identity(base, current)
     other = bool(identity)
+    tables, notes = (frame(base), frame(current)), {}
+    if not other:
+        without = calm(*tables)
+        tables, notes = (without.base, without.current), without.notes
+    ours, theirs = (_by_case(table) for table in tables)
     doubts = [*_drivers(base, current), *disturbances([*base, *current])]
     if other and not across_devices:
         names = sorted(ours.keys() & theirs.keys())
@@ -109,6 +117,7 @@ def compare(
             (scale_ours.get(case), scale_theirs.get(case)) if other else (1.0, 1.0),
         )
         for case in dict.fromkeys([*ours, *theirs])
+        if not _is_copy(case, ours, theirs)
     ]
     throttled = [pair.case for pair in pairs if pair.throttled]
     if throttled:
@@ -126,12 +135,18 @@ def compare(
             for pair in pairs
         ]
         rows = [_agreed(*both) for both in zip(rows, judged(relative, threshold), strict=True)]
+        rows = [_noted(row, notes.get(row.case)) for row in rows]
     return Comparison(rows, identity, doubts, wrong)
 
 
-def _by_case(runs: Sequence[Run]) -> dict[str, list[Case]]:
+def _is_copy(name: str, *sides: Mapping[str, Sequence[Case]]) -> bool:
+    """Whether the case is the reference copy's, which judges and is not judged."""
+    return any(case.implementation == REFERENCE for side in sides for case in side.get(name, ()))
+
+
+def _by_case(table: pd.DataFrame) -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
-    for case in cases(frame(runs)):
+    for case in cases(table):
         found.setdefault(case.case, []).append(case)
     return found
 
@@ -227,6 +242,10 @@ def _agreed(row: Compared, relative: Compared) -> Compared:
         return row
     why = f"{row.reason}, but in units of the reference copy {relative.reason}"
     return replace(row, verdict="ambiguous", reason=why)
+
+
+def _noted(row: Compared, note: str | None) -> Compared:
+    return replace(row, reason=f"{row.reason} ({note})") if note else row
 
 
 def _unmeasured(

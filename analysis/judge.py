@@ -44,7 +44,11 @@ class Pair:
 
 
 def judged(pairs: Sequence[Pair], threshold: float = THRESHOLD) -> list[Compared]:
-    """The verdict of every pair. Times that are not finite and positive are incomparable."""
+    """The verdict of every pair. Times that are not finite and positive are incomparable.
+
+    Two families of tests, each held to ALPHA by Holm's procedure: that a case changed by more than
+    the threshold, and that it changed by less.
+    """
     limit = math.log1p(threshold)
     differences: dict[int, Difference] = {}
     for index, pair in enumerate(pairs):
@@ -52,16 +56,17 @@ def judged(pairs: Sequence[Pair], threshold: float = THRESHOLD) -> list[Compared
             found = welch(pair.base, pair.current, pair.tick)
             if found is not None:
                 differences[index] = found
-    levels = holm([difference.p_beyond(limit) for difference in differences.values()])
-    level = dict(zip(differences, levels, strict=True))
+    beyond = holm([difference.p_beyond(limit) for difference in differences.values()])
+    inside = holm([difference.p_inside(limit) for difference in differences.values()])
+    levels = dict(zip(differences, zip(beyond, inside, strict=True), strict=True))
     return [
-        _judged(pair, differences.get(index), level.get(index), limit)
+        _judged(pair, differences.get(index), levels.get(index), limit)
         for index, pair in enumerate(pairs)
     ]
 
 
 def _judged(
-    pair: Pair, difference: Difference | None, level: float | None, limit: float
+    pair: Pair, difference: Difference | None, levels: tuple[float, float] | None, limit: float
 ) -> Compared:
     if pair.verdict is not None:
         return Compared(pair.case, pair.verdict, pair.reason)
@@ -71,11 +76,14 @@ def _judged(
             return Compared(pair.case, "incomparable", reason)
     ratio = median(pair.current) / median(pair.base)
     verdict, reason, low, high, smallest = "ambiguous", "one process on a side", None, None, None
-    if difference is not None and level is not None:
-        half = difference.half_width(1 - level)
+    if difference is not None and levels is not None:
+        beyond, inside = levels
+        half = difference.half_width(1 - beyond)
+        smallest = _grown(limit + half)
+        if difference.p_inside(limit) <= inside:
+            half = difference.half_width(1 - 2 * inside)
         low, high = difference.estimate - half, difference.estimate + half
         verdict, reason = placed(low, high, limit)
-        smallest = _grown(limit + half)
         low, high = _exp(low), _exp(high)
     return Compared(
         pair.case,

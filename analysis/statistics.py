@@ -112,6 +112,10 @@ class Difference:
         statistic = (abs(self.estimate) - limit) / self.error
         return min(1.0, 2 * tail_t(statistic, self.freedom))
 
+    def p_inside(self, limit: float) -> float:
+        """p-value of a change that is at least `limit` (a logarithm): two one-sided t tests."""
+        return tail_t((limit - abs(self.estimate)) / self.error, self.freedom)
+
 
 def welch(base: Sequence[float], current: Sequence[float], tick: float = 1e-9) -> Difference | None:
     """Welch's t on logarithms of process medians; None with fewer than two on a side.
