@@ -98,7 +98,8 @@ def compare(
     """
     identity = _identity(base, current)
     other = bool(identity)
-    tables, notes = (frame(base), frame(current)), {}
+    tables = frame(base), frame(current)
+    notes: Mapping[str, str] = {}
     if not other:
         without = calm(*tables)
         tables, notes = (without.base, without.current), without.notes

@@ -43,11 +43,15 @@ class CpuEvictor:
         self._reading, self._clock = reading or reading_by_all_cores, clock
         self._quarters: list[Read] = []
         self._failure: str | None = None
+        self._shown = False
 
     @property
-    def multiple(self) -> int:
-        """Last-level caches that one eviction reads; before the proof what it begins with."""
-        return len(self._quarters) // 4 or EVICTION_MULTIPLES[0]
+    def multiple(self) -> int | None:
+        """Last-level caches that one eviction reads and was shown to need.
+
+        None before the proof, and where memory is too little slower than the cache to show it.
+        """
+        return len(self._quarters) // 4 if self._shown else None
 
     def evict(self) -> None:
         for read in self._quarters:
@@ -72,6 +76,7 @@ class CpuEvictor:
             cached, memory, evicted = map(min, zip(*rounds, strict=True))
             told_apart = memory > _TOLD_APART * cached
             if not told_apart or evicted - cached >= EMPTIED * (memory - cached):
+                self._shown = told_apart
                 return None
         self._quarters = []
         return (

@@ -26,7 +26,7 @@ class Timing(Protocol):
     granularity: float
 
     @property
-    def eviction_multiple(self) -> int:
+    def eviction_multiple(self) -> int | None:
         """Last-level caches read before a cold sample."""
 
     @property
@@ -66,7 +66,7 @@ class WallTiming:
         self._evictor = evictor
 
     @property
-    def eviction_multiple(self) -> int:
+    def eviction_multiple(self) -> int | None:
         return self._evictor.multiple
 
     @property

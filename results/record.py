@@ -59,7 +59,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Fa
     launch_overhead_seconds: Magnitude | None = None
     stop: str | None = None  # which rule ended sampling
     footprint_bytes: Count | None = None  # bytes touched before a buffer is used again
-    eviction_multiple: Count | None = None  # last-level caches read before every cold sample
+    eviction_multiple: Count | None = None  # LLCs read before a cold sample, shown to be enough
     max_error: Magnitude | None = None  # largest error in units of `tolerance`'s measure
     tolerance: Magnitude | None = None
     allocates: bool | None = None  # the implementation allocates its outputs inside the clock

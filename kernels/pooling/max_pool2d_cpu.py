@@ -132,7 +132,8 @@ def _columns(
             top, place = where(larger, value, top), where(larger, splat(r * kernel), place)
         store_some(tops, column, top, min(width, LANES))
         store_some(rows, column, place, min(width, LANES))
-    return anywhere(either_nan(total, total))
+    nan: bool = anywhere(either_nan(total, total))
+    return nan
 
 
 @inlined

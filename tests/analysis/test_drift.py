@@ -307,7 +307,7 @@ def test_the_script_corrects_what_the_report_does(
 
 def test_compare_is_of_times_as_measured() -> None:
     def gentle(process: int, position: int) -> float:
-        return ramp(process, position) ** 0.5  # nothing that is set aside as busy
+        return math.sqrt(ramp(process, position))  # nothing that is set aside as busy
 
     drifted = Run(Path("gpu/a"), environment(), walk(gentle, gentle))
     assert only(drifted.records).applied

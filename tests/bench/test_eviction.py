@@ -78,10 +78,14 @@ def test_private_caches_are_emptied_too() -> None:
     assert evictor.multiple == 4
 
 
-def test_where_memory_is_as_quick_as_the_cache_there_is_nothing_to_prove() -> None:
-    evictor = evictor_of(SimulatedCaches(20, miss=1.1 * HIT))
+def test_where_memory_is_as_quick_as_the_cache_nothing_is_claimed() -> None:
+    caches = SimulatedCaches(20, miss=1.1 * HIT)
+    evictor = evictor_of(caches)
     evictor.prove()
-    assert evictor.multiple == 2
+    assert evictor.multiple is None
+    before = caches.now
+    evictor.evict()
+    assert caches.now > before  # it evicts all the same
 
 
 class EvictsNothing(CpuEvictor):
