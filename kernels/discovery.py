@@ -25,7 +25,7 @@ BACKENDS = ("cuda", "cupy", "numba", "triton", "torch", "compile", "cpu")
 """In the order they are listed and measured. `compile` is derived from `torch`'s file."""
 
 _HERE = Path(__file__).resolve().parent
-_NOT_FAMILIES = {"backends", "include", "__pycache__"}
+_NOT_FAMILIES = {"audit", "backends", "include", "__pycache__"}
 
 
 class BrokenKernels(Exception):

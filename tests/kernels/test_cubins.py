@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from membound.kernels.audit.exemptions import EXEMPTIONS, exempted
 from membound.kernels.backends.cuda import MAX_BLOCKS, Geometry
 from membound.kernels.backends.cuda_nvrtc import CompiledKernel, CompileOnly, Recorded
 from membound.kernels.backends.cuda_ptx import compile_ptx
@@ -27,21 +28,6 @@ EVERY = os.environ.get("MEMBOUND_AUDIT") == "all"
 AUDITED = ARCHITECTURES if EVERY else ("sm_75", "sm_90", "sm_121")
 KINDS = {"scaled", "layer", "ragged"} if EVERY else {"scaled", "ragged"}
 WIDE = 16
-NARROW = {
-    ("cast_to_float32", "forward", "LDG"): "as many elements as 16 bytes of y",
-    ("cast_to_float16", "forward", "STG"): "as many elements as 16 bytes of x",
-    ("cast_to_bfloat16", "forward", "STG"): "as many elements as 16 bytes of x",
-    ("strided_read_2", "forward", "LDG"): "elements that are not neighbours",
-    ("strided_read_2", "forward", "STG"): "consecutive threads take consecutive elements",
-    ("strided_read_8", "forward", "LDG"): "elements that are not neighbours",
-    ("strided_read_8", "forward", "STG"): "consecutive threads take consecutive elements",
-    ("gather_int32", "forward", "STG"): "the elements of 16 bytes of index",
-    ("gather_int64", "forward", "STG"): "the elements of 16 bytes of index",
-    ("max_pool2d", "forward", "STG"): "16 bytes of x make half as many of y under stride 2",
-    ("max_pool2d", "backward", "LDG"): "16 bytes of dx come from half as many of dy under stride 2",
-}
-"""(operation, direction, access) narrower than `WIDE` on aligned rows, and why it may be."""
-
 CATALOGUE = discover()
 
 
@@ -127,7 +113,10 @@ def test_aligned_rows_move_in_16_bytes_or_more(arch: str) -> None:
         io = case.spec.io
         codes = [machine(one.kernel) for one in launches(case, CompileOnly(together(arch)))]
         for kind, needed in (("LDG", io.bytes_read), ("STG", io.bytes_written)):
-            if not needed or (case.spec.operation.name, case.spec.direction, kind) in NARROW:
+            audit = "load_width" if kind == "LDG" else "store_width"
+            spec = case.spec
+            row = (spec.operation.name, spec.direction, audit, spec.dtype.name, arch)
+            if not needed or exempted(EXEMPTIONS, *row):
                 continue
             widest = max(width for code in codes for width in code.access(kind))
             faults += [f"{case.name}: {kind} of {widest} bytes"] if widest < WIDE else []

@@ -1,0 +1,1 @@
+"""CUDA C++ as machine code, judged without a GPU."""

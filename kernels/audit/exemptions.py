@@ -1,0 +1,55 @@
+"""What an audit finds and lets pass, row by row, with the reason.
+
+One row is what one audit says of one direction of some operations. A row that is no longer needed
+fails the tests, as does a fault that no row lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+Audit = Literal["load_width", "store_width"]
+
+
+@dataclass(frozen=True)
+class Exemption:
+    """operation, dtype and arch are patterns ("*", "gather_*", "sm_1*")."""
+
+    operation: str
+    direction: str
+    audit: Audit
+    reason: str
+    dtype: str = "*"
+    arch: str = "*"
+
+    def covers(self, operation: str, direction: str, audit: str, dtype: str, arch: str) -> bool:
+        return (
+            self.audit == audit
+            and self.direction == direction
+            and fnmatchcase(operation, self.operation)
+            and fnmatchcase(dtype, self.dtype)
+            and fnmatchcase(arch, self.arch)
+        )
+
+
+EXEMPTIONS = (
+    # Accesses narrower than 16 bytes on aligned rows.
+    Exemption("cast_to_float32", "forward", "load_width", "as many elements as 16 bytes of y"),
+    Exemption("cast_to_float16", "forward", "store_width", "as many elements as 16 bytes of x"),
+    Exemption("cast_to_bfloat16", "forward", "store_width", "as many elements as 16 bytes of x"),
+    Exemption("strided_read_*", "forward", "load_width", "elements that are not neighbours"),
+    Exemption("strided_read_*", "forward", "store_width", "neighbouring threads, one element each"),
+    Exemption("gather_*", "forward", "store_width", "the elements of 16 bytes of index"),
+    Exemption("max_pool2d", "forward", "store_width", "stride 2: 16 bytes of x, half as many of y"),
+    Exemption("max_pool2d", "backward", "load_width", "stride 2: 16 bytes of dx, half of dy"),
+)
+
+
+def exempted(
+    rows: Iterable[Exemption], operation: str, direction: str, audit: str, dtype: str, arch: str
+) -> Exemption | None:
+    """The first row that covers this fault, or None."""
+    return next((r for r in rows if r.covers(operation, direction, audit, dtype, arch)), None)
