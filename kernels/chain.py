@@ -89,7 +89,7 @@ def refuses(
         implementation = catalogue.default(step.operation, unfused.backend)
         if implementation is None:
             return f"step {step.operation} has no {unfused.backend} implementation"
-        reason = implementation.refuses(step.direction, dtype)
+        reason = implementation.refuses(step.direction, step.dtype.name if step.dtype else dtype)
         if reason:
             return f"step {step.operation}: {reason}"
     return None
@@ -150,6 +150,7 @@ def _parts(
                 operation=operation,
                 direction=step.direction,
                 dims={name: spec.dims[name] for name in operation.dims},
+                dtype=step.dtype or spec.dtype,
                 io=io,
                 variant="",
                 choice=None,
@@ -249,7 +250,8 @@ def _step_io(
     operations: Mapping[str, Operation], step: Step, dims: Mapping[str, int], dtype: DType
 ) -> tuple[Operation, Direction]:
     operation = operations[step.operation]
-    directions = operation.directions({name: dims[name] for name in operation.dims}, dtype)
+    own = {name: dims[name] for name in operation.dims}
+    directions = operation.directions(own, step.dtype or dtype)
     io = directions.get(step.direction)
     if io is None:
         raise CannotPrepare(f"step {step.operation} has no {step.direction}")

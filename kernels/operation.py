@@ -147,11 +147,13 @@ class Step:
 
     operands: its tensor names -> names in the fused operation; a name the fused direction does not
         have is an intermediate, and one that is left out is an intermediate of its own.
+    dtype: what it runs in where that is not the dtype of the fused operation.
     """
 
     operation: str
     operands: Mapping[str, str]
     direction: DirectionName = "forward"
+    dtype: DType | None = None
 
 
 @dataclass(frozen=True)
