@@ -124,12 +124,13 @@ def _columns(
         column = min(block, max(0, width - LANES))  # the last may overlap the one before
         row = first + begin * width
         top = load(x, row + column) if width >= LANES else load_inside(x, row, 0, width, True)
-        place, total = splat(begin * kernel), total + top
+        place, sums = splat(begin * kernel), top
         for r in range(begin + 1, end):
             row = first + r * width
             value = load(x, row + column) if width >= LANES else load_inside(x, row, 0, width, True)
-            larger, total = below(top, value), total + value
+            larger, sums = below(top, value), sums + value
             top, place = where(larger, value, top), where(larger, splat(r * kernel), place)
+        total = total + sums  # by rows first: one long chain of additions would be waited for
         store_some(tops, column, top, min(width, LANES))
         store_some(rows, column, place, min(width, LANES))
     nan: bool = anywhere(either_nan(total, total))
