@@ -1,4 +1,6 @@
-"""Layer normalization in CUDA C++: how `include/row_moments.cuh` is launched."""
+"""Layer normalization in CUDA C++, with or without a residual add: how `include/row_moments.cuh` is
+launched.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from .cuda_rows import (
 _SUMS = 2  # dweight and dbias
 
 
-def backward_plan(columns: int, itemsize: int, target: Target) -> tuple[str, RowPlan]:
+def backward_plan(
+    columns: int, itemsize: int, target: Target, *, residual: bool = False
+) -> tuple[str, RowPlan]:
     """Path ("registers" or "tiles") and plan of backward."""
     width, ragged = cut(columns, itemsize, target)
     if columns * itemsize > BLOCK * width:  # eight neighbours are hard to find among so many taken
@@ -38,9 +42,9 @@ def backward_plan(columns: int, itemsize: int, target: Target) -> tuple[str, Row
         threads = max(lanes, BLOCK) if lanes <= WARP else lanes
         shared = threads * each * elements * 4 if ragged or lanes < threads else 0
         shared *= _SUMS if ragged else 1
-        data = each * width * 2 // 4
+        data = each * width * (3 if residual else 2) // 4
         sums = 0 if ragged else _SUMS * each * elements
-        ahead = data if each * width <= 32 and not ragged else 0
+        ahead = each * width * 2 // 4 if each * width <= 32 and not ragged else 0
         registers = 40 + data + sums + ahead + 40 * ragged
         enough = registers * threads <= target.registers_per_multiprocessor
         if enough and shared <= target.shared_per_block - RESERVED:
@@ -50,18 +54,22 @@ def backward_plan(columns: int, itemsize: int, target: Target) -> tuple[str, Row
 
 
 def prepare_layer_norm(direction: str, spec: Spec, source: Path) -> Prepared:
-    """Raises CannotPrepare where it does not compile or a row has 2^31 columns."""
+    """`spec.operation` is layer_norm or add_layer_norm, whose `.cu` is `source`.
+
+    Raises CannotPrepare where it does not compile or a row has 2^31 columns.
+    """
+    residual = {"residual", "dh"} & spec.io.operands.keys()
     if direction == "forward":
         return prepare_map(
             spec,
             source,
-            "layer_norm_forward",
+            f"{spec.operation.name}_forward",
             lambda data, extents: [*data, *extents, numpy.float32(EPS)],
-            streams=1,
+            streams=2 if residual else 1,
             parameters=2,
         )
     columns = spec.dims["columns"]
     if columns >= 2**31:
         raise CannotPrepare("a row has fewer than 2^31 columns")
-    path, plan = backward_plan(columns, spec.dtype.bits // 8, spec.target)
+    path, plan = backward_plan(columns, spec.dtype.bits // 8, spec.target, residual=bool(residual))
     return prepare_backward(spec, source, path, plan, projections=2)

@@ -10,6 +10,12 @@
 //                                                    positive() is never below zero
 //   write(cut, v, kept, result)   finish(n, result)  the second by one thread of the row
 //   row(...)                      rows in registers: `reduce_and_write`, or something better
+//
+// A body that is Placed states instead of keep(loaded) and of the first, empty State:
+//
+//   Kept keep(cut, v, loaded)     told which vector it is: it may write it, too
+//   Kept again(cut, v)            the same of a row that is read a second time
+//   State begin(early)
 #pragma once
 
 #include "row.cuh"
@@ -31,6 +37,26 @@ struct Two {
 };
 
 struct Nothing {};
+
+struct Placed {};
+
+template <class Body, class Cut, class Loaded>
+__device__ typename Body::Kept keep(const Body& body, const Cut& cut, int v, const Loaded& loaded) {
+  if constexpr (__is_base_of(Placed, Body)) return body.keep(cut, v, loaded);
+  else return body.keep(loaded);
+}
+
+template <class Body, class Cut>
+__device__ typename Body::Kept again(const Body& body, const Cut& cut, int v) {
+  if constexpr (__is_base_of(Placed, Body)) return body.again(cut, v);
+  else return body.keep(body.template load<Reuse::kSoon>(cut, v));
+}
+
+template <class Body, class Early>
+__device__ typename Body::State begin(const Body& body, const Early& early) {
+  if constexpr (__is_base_of(Placed, Body)) return body.begin(early);
+  else return {};
+}
 
 template <typename T, int kWidth, bool kRagged>
 __device__ Cut<T, kWidth, kRagged> whole_row(long long n, long long rows, int columns, int shift) {
@@ -68,7 +94,9 @@ __device__ void rows_in_registers(const Body& body) {
     if (!kAhead) fetch(cut);
     typename Body::Kept values[Plan::kVectors];
 #pragma unroll
-    for (int k = 0; k < Plan::kVectors; ++k) values[k] = body.keep(next[k]);
+    for (int k = 0; k < Plan::kVectors; ++k) {
+      values[k] = keep(body, cut, k * Plan::kLanes + lane, next[k]);
+    }
     const auto early = kAhead ? next_early : body.early(n);
     if (kAhead) next_early = body.early(n + step);
     if (kAhead) fetch(body.cut(n + step));
@@ -80,7 +108,7 @@ template <class Plan, class Body, class Cut, class Early, class Reduction>
 __device__ void reduce_and_write(const Body& body, long long n, const Cut& cut, int lane,
                                  typename Body::Kept (&values)[Plan::kVectors], const Early& early,
                                  Reduction& reduction) {
-  typename Body::State state;
+  auto state = begin(body, early);
   body.add(state, cut, lane, Plan::kLanes, values);
   const auto result = body.reduce(state, early, reduction);
   const unsigned int zero = runtime_zero(result.positive());
@@ -107,7 +135,7 @@ __device__ void rows_in_steps(const Body& body) {
   for (long long n = blockIdx.x; n < body.rows; n += gridDim.x) {
     const auto cut = body.cut(n);
     const auto early = body.early(n);
-    typename Body::State state;
+    auto state = begin(body, early);
     for (int base = threadIdx.x; base < cut.read.vectors(); base += kStep) {
       typename Body::Loaded loaded[Plan::kVectors];
       Kept values[Plan::kVectors];
@@ -119,7 +147,7 @@ __device__ void rows_in_steps(const Body& body) {
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int v = base + k * Plan::kThreads;
-        values[k] = body.keep(loaded[k]);
+        values[k] = keep(body, cut, v, loaded[k]);
         if (kStaged && v < cut.read.vectors()) staged[v] = values[k];
       }
       body.add(state, cut, base, Plan::kThreads, values);
@@ -133,7 +161,7 @@ __device__ void rows_in_steps(const Body& body) {
         if (kStaged && v < cut.read.vectors()) {
           values[k] = staged[v];
         } else {  // what lies outside of the row is not loaded either way
-          values[k] = body.keep(body.template load<Reuse::kSoon>(cut, v));
+          values[k] = again(body, cut, v);
         }
       }
 #pragma unroll

@@ -1,8 +1,11 @@
-// Layer normalization of rows, forward and backward.
+// Layer normalization of rows, forward and backward, alone or with a residual add in front of it.
 //
-//   forward    y = (x - mean) * rstd * weight + bias      rstd = 1/sqrt(mean((x - mean)^2) + eps)
-//   backward   dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd     g = dy * weight
+//   forward    h = x + residual, or x
+//              y = (h - mean) * rstd * weight + bias      rstd = 1/sqrt(mean((h - mean)^2) + eps)
+//   backward   dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd (+ dh)     g = dy * weight
 //              dweight = sum over rows of dy * xhat      dbias = sum over rows of dy
+//
+// dh is null where kResidual is false.
 //
 // Never E[x^2] - E[x]^2: of 4096 numbers about 4096 it leaves nothing in float32. What a thread holds
 // is reduced to count, mean and squared deviations (Chan); these are merged over its steps and, in two
@@ -165,6 +168,7 @@ struct Projections {
 template <typename T>
 struct LayerNormBackward {
   const T* dy;
+  const T* dh;
   const T* x;
   const T* weight;
   const float* mean;
@@ -206,8 +210,9 @@ struct LayerNormBackward {
     }
   }
 
-  template <int kWidth>
+  template <bool kResidual, int kWidth>
   static __device__ Packed<T, kWidth> gradient(const Packed<T, kWidth>& dy,
+                                               const Packed<T, kWidth>& dh,
                                                const Packed<T, kWidth>& x,
                                                const Packed<T, kWidth>& weight,
                                                const RowStatistics& row, const Projections& c) {
@@ -215,6 +220,7 @@ struct LayerNormBackward {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       dx[i] = (dy[i] * weight[i] - c.on_one - row.xhat(x[i]) * c.on_xhat) * row.rstd;
+      if constexpr (kResidual) dx[i] += dh[i];
     }
     return Packed<T, kWidth>::rounded(dx);
   }
@@ -237,7 +243,7 @@ struct LayerNormBackward {
   // they are added up before it, while other warps are still loading; its barrier also separates
   // the rows for sums in shared memory. Weights come from L1 twice a row: kept in registers they
   // would cost a resident block.
-  template <class Plan, Reuse kStores>
+  template <class Plan, bool kResidual, Reuse kStores>
   __device__ void in_registers() const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
     using Span = Row<T, kWidth, Plan::kRagged>;
@@ -273,9 +279,12 @@ struct LayerNormBackward {
       const Span row = span(n);
       if (!kAhead) fetch(row);
       const RowStatistics now = kAhead ? next : statistics(n);
-      Values dy_v, x_v;
+      Values dy_v, dh_v, x_v;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
+        if constexpr (kResidual) {
+          dh_v[k] = row.template load<Reuse::kNever>(dh, k * Plan::kLanes + lane);
+        }
         dy_v[k] = next_dy[k];
         x_v[k] = next_x[k];
       }
@@ -299,7 +308,8 @@ struct LayerNormBackward {
         dy_v[k].hide(zero);
         x_v[k].hide(zero);
         const auto gamma = row.load_parameter(weight, parameter_shift, v);
-        row.template store<kStores>(dx, v, gradient(dy_v[k], x_v[k], gamma, now, c));
+        row.template store<kStores>(
+            dx, v, gradient<kResidual>(dy_v[k], dh_v[k], x_v[k], gamma, now, c));
       }
     }
     write_sums(weight_sums, bias_sums, static_cast<long long>(blockIdx.x) * columns, columns);
@@ -339,7 +349,7 @@ struct LayerNormBackward {
 
   // Second kernel: a block owns a tile of columns, keeps their sums and walks down its share of the
   // rows. Blocks are tile-major: those that run together read whole rows.
-  template <class Plan, Reuse kStores>
+  template <class Plan, bool kResidual, Reuse kStores>
   __device__ void in_tiles(const float* projected) const {
     constexpr int kWidth = elements_in<T, Plan::kBytes>();
     using Span = Row<T, kWidth, Plan::kRagged>;
@@ -358,11 +368,12 @@ struct LayerNormBackward {
       const RowStatistics now = statistics(n);
       const auto both = ::load<Reuse::kSoon, 2>(projected + 2 * n);
       const Projections c = {both[0], both[1]};
-      Values dy_v, x_v, gamma;
+      Values dy_v, dh_v, x_v, gamma;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int v = k * Plan::kThreads + threadIdx.x;
         dy_v[k] = row.template load<Reuse::kNever>(dy, v);
+        if constexpr (kResidual) dh_v[k] = row.template load<Reuse::kNever>(dh, v);
         x_v[k] = row.template load<Reuse::kNever>(x, v);
         gamma[k] = row.load_parameter(weight + begin, parameter_shift, v);
       }
@@ -370,7 +381,8 @@ struct LayerNormBackward {
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int v = k * Plan::kThreads + threadIdx.x;
         accumulate(weight_sums, bias_sums, row, k, v, now, dy_v[k], x_v[k]);
-        row.template store<kStores>(dx, v, gradient(dy_v[k], x_v[k], gamma[k], now, c));
+        row.template store<kStores>(
+            dx, v, gradient<kResidual>(dy_v[k], dh_v[k], x_v[k], gamma[k], now, c));
       }
       if constexpr (Plan::kRagged) __syncthreads();  // the next row is cut elsewhere
     }

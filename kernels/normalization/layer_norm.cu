@@ -49,9 +49,9 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
                         const float* rstd, T* dx, float* partial_weight, float* partial_bias,
                         long long rows, int columns, int shift, int parameter_shift,
                         float inverse_columns) {
-  LayerNormBackward<T>{dy,   x,       weight, mean,            rstd,           dx, partial_weight,
-                       partial_bias, rows, columns, shift, parameter_shift, inverse_columns}
-      .template in_registers<Plan, kStores>();
+  LayerNormBackward<T>{dy, nullptr, x, weight, mean, rstd, dx, partial_weight, partial_bias, rows,
+                       columns, shift, parameter_shift, inverse_columns}
+      .template in_registers<Plan, false, kStores>();
 }
 
 template <typename T, class Plan>
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     layer_norm_projections(const T* dy, const T* x, const T* weight, const float* mean,
                            const float* rstd, float* projected, long long rows, int columns,
                            int shift, int parameter_shift, float inverse_columns) {
-  LayerNormBackward<T>{dy,      x,    weight,  mean,  rstd,            nullptr, nullptr,
-                       nullptr, rows, columns, shift, parameter_shift, inverse_columns}
+  LayerNormBackward<T>{dy, nullptr, x, weight, mean, rstd, nullptr, nullptr, nullptr, rows, columns,
+                       shift, parameter_shift, inverse_columns}
       .template projections<Plan>(projected);
 }
 
@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
                               const float* rstd, const float* projected, T* dx,
                               float* partial_weight, float* partial_bias, long long rows,
                               int columns, int shift, int parameter_shift, float inverse_columns) {
-  LayerNormBackward<T>{dy,           x,    weight,  mean,  rstd,            dx,
-                       partial_weight, partial_bias, rows, columns, shift, parameter_shift,
-                       inverse_columns}
-      .template in_tiles<Plan, kStores>(projected);
+  LayerNormBackward<T>{dy, nullptr, x, weight, mean, rstd, dx, partial_weight, partial_bias, rows,
+                       columns, shift, parameter_shift, inverse_columns}
+      .template in_tiles<Plan, false, kStores>(projected);
 }

@@ -34,6 +34,14 @@ def backward(
     return dx, (dy * xhat).sum(0), dy.sum(0)
 
 
+def longest_backward(dtype: DType) -> int:
+    """Bytes of dy and x of the longest row that is read once.
+
+    Backward sums by columns too: 512 threads have registers for both sums, dy and x of so many.
+    """
+    return 2 * dtype.nbytes(8192 if dtype.bits == 32 else 12288)
+
+
 @operation(shapes=NORMALIZED_ROWS, dtypes=FLOATS, tier=1)
 def layer_norm(rows: int, columns: int, dtype: DType) -> Directions:
     x, dy = tensors("x dy", (rows, columns), dtype)
@@ -45,9 +53,7 @@ def layer_norm(rows: int, columns: int, dtype: DType) -> Directions:
     back = Direction(
         reads=[dy, x, weight, mean, rstd], writes=[dx, dweight, dbias], reference=backward
     )
-    # Backward sums by columns too: 512 threads have registers for both sums, dy and x of so many.
-    most = 8192 if dtype.bits == 32 else 12288
     return Directions(
         forward=reread(there, x),
-        backward=reread(back, dy, x, longest=2 * dtype.nbytes(most)),
+        backward=reread(back, dy, x, longest=longest_backward(dtype)),
     )

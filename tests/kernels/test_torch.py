@@ -46,6 +46,7 @@ def implementations() -> Iterator[tuple[Implementation, DirectionName]]:
 
 CASES = list(implementations())
 NAMES = [f"{form.operation.name}-{form.label}-{direction}" for form, direction in CASES]
+TYPED = [(form, name, dtype) for form, name in CASES for dtype in form.operation.dtypes]
 
 
 def small(shape: Shape) -> dict[str, int] | None:
@@ -61,8 +62,7 @@ def test_every_operation_but_the_ceilings_is_here() -> None:
     assert there == stated
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize(("form", "direction"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("form", "direction", "dtype"), TYPED, ids=str)
 def test_it_agrees_with_the_reference_twice_and_keeps_its_inputs(
     form: Implementation, direction: DirectionName, dtype: DType, bind: Any
 ) -> None:
@@ -86,7 +86,7 @@ def test_it_agrees_with_the_reference_twice_and_keeps_its_inputs(
         for name, value in before.items():
             assert torch.equal(case.inputs[name], value), f"{name} was modified"
             assert case.inputs[name].grad is None and not case.inputs[name].requires_grad
-    assert tried or (refused and form.operation.name == "layer_norm")
+    assert tried or (refused and "layer_norm" in form.operation.name)
 
 
 @pytest.mark.parametrize(("form", "direction"), CASES, ids=NAMES)

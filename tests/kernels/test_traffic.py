@@ -69,6 +69,8 @@ LITERALS: list[tuple[str, str, int]] = [
     ("rms_norm", "backward", 402_718_720),  # 3sE + 2sN + 4M
     ("add_rms_norm", "forward", 536_920_064),  # 4sE + sN + 4M
     ("add_rms_norm", "backward", 536_936_448),  # 4sE + 2sN + 4M
+    ("add_layer_norm", "forward", 536_969_216),  # 4sE + 2sN + 8M
+    ("add_layer_norm", "backward", 536_985_600),  # 4sE + 3sN + 8M
 ]
 
 
