@@ -14,7 +14,7 @@ import torch
 
 from ..kernels.operation import Direction, Tensor
 from ..kernels.spec import Launch
-from ..kernels.tolerance import compare
+from ..kernels.tolerance import compare_outputs
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -48,7 +48,7 @@ def verify(
     """
     first = _run(io, launch, tensors, pristine, 0x00, synchronize)
     try:
-        comparisons = [compare(t, first[t.name], exact[t.name]) for t in io.writes]
+        comparisons = compare_outputs(io.writes, first, exact)
     except ValueError as error:
         return Verified(str(error), None, None, {})
     if not comparisons:

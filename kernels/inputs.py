@@ -57,7 +57,7 @@ def evaluate(
     """
     outputs = {
         tensor.name: torch.zeros(
-            tensor.shape,
+            tensor.exact_shape,
             dtype=torch.float64 if tensor.dtype.epsilon else tensor.dtype.torch_dtype,
             device=device,
         )

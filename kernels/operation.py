@@ -45,6 +45,10 @@ class Tensor:
         minimum contains); None means every element once.
     fill: how an input is made; None is a full-mantissa standard normal.
     reduces: how many terms one element of an output sums, which its tolerance grows with.
+    slack: of an output of codes: how far, relative to its size, what is encoded may be from the
+        reference, which gives it before it is encoded. 0: codes are those of the reference.
+    scaled_by: name of an output that scales this one, a number of it for so many of this: codes are
+        held to the scale that was written. The reference then gives code times scale.
     """
 
     name: str
@@ -53,10 +57,18 @@ class Tensor:
     moved: int | None = None
     fill: Fill | None = None
     reduces: int = 1
+    slack: float = 0.0
+    scaled_by: str | None = None
 
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    @property
+    def exact_shape(self) -> tuple[int, ...]:
+        """Shape of its numbers: twice as long as stored where these are pairs."""
+        numbers = self.dtype.numbers
+        return self.shape if numbers == 1 else (*self.shape[:-1], self.shape[-1] * numbers)
 
     @property
     def nbytes(self) -> int:
