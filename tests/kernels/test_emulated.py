@@ -67,20 +67,26 @@ def each(found: Sequence[Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", found, ids=[case.name for case in found])
 
 
+def selected(session: pytest.Session, fixture: str) -> list[Case]:
+    """The cases of the selected tests that use this fixture."""
+    items = [i for i in session.items if isinstance(i, pytest.Function) and hasattr(i, "callspec")]
+    return [i.callspec.params["case"] for i in items if fixture in i.fixturenames]
+
+
 @pytest.fixture(scope="session")
-def libraries() -> Libraries:
-    """One compilation per source, of every kernel that some case asks for."""
+def libraries(request: pytest.FixtureRequest) -> Libraries:
+    """One compilation per source, of every kernel that some selected case asks for."""
     planned = Libraries()
-    for case in (*CASES, *WIDE_CASES):
+    for case in selected(request.session, "libraries"):
         case.on(Planner(planned))
     planned.compile()
     return planned
 
 
 @pytest.fixture(scope="session")
-def sanitized() -> Libraries:
+def sanitized(request: pytest.FixtureRequest) -> Libraries:
     planned = Libraries()
-    for case in RAGGED:
+    for case in selected(request.session, "sanitized"):
         case.on(Planner(planned))
     planned.compile(sanitize=True)
     return planned
