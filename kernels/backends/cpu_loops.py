@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
@@ -87,14 +88,31 @@ def edge(*operands: Any) -> None:
     raise NotImplementedError
 
 
-def _elementwise(reads: int, dtype: str, streaming: bool) -> Function:
+def _edge_of_2(y: Any, z: Any, a: Any, b: Any, c: Any, i: int, count: int) -> None:
+    """Up to 31 elements of two outputs from i on."""
+    while count > 0:
+        p, q = element(load_some(a, i, count), load_some(b, i, count), load_some(c, i, count))
+        store_some(y, i, p, count)
+        store_some(z, i, q, count)
+        i, count = i + LANES, count - LANES
+
+
+@inlined
+def ask(x: Any, i: int) -> None:
+    """Ask for the 32 elements that will be worked on `AHEAD` elements after those at i."""
+    prefetch(x, i + AHEAD)
+    prefetch(x, i + LANES + AHEAD)
+
+
+def _elementwise(reads: int, dtypes: Sequence[str], streaming: bool) -> Function:
     """(a, b, c, y, elements, threads); unused sources repeat another address and are not read."""
+    of_a, of_b, of_c, of_y = dtypes
 
     def run(arguments: Any, thread: int) -> None:
-        a = source(arguments, 0, dtype)
-        b = source(arguments, 1, dtype)
-        c = source(arguments, 2, dtype)
-        y = target(arguments, 3, dtype, streaming)
+        a = source(arguments, 0, of_a)
+        b = source(arguments, 1, of_b)
+        c = source(arguments, 2, of_c)
+        y = target(arguments, 3, of_y, streaming)
         elements, threads = arguments[4], arguments[5]
         head = min(to_line(y, 0), elements)
         units = (elements - head) // PAIR
@@ -105,14 +123,11 @@ def _elementwise(reads: int, dtype: str, streaming: bool) -> Function:
             i = head + unit * PAIR
             j = i + LANES
             if reads > 0:
-                prefetch(a, i + AHEAD)
-                prefetch(a, j + AHEAD)
+                ask(a, i)
             if reads > 1:
-                prefetch(b, i + AHEAD)
-                prefetch(b, j + AHEAD)
+                ask(b, i)
             if reads > 2:
-                prefetch(c, i + AHEAD)
-                prefetch(c, j + AHEAD)
+                ask(c, i)
             low = element(load(a, i), load(b, i), load(c, i))
             store(y, i, low, element(load(a, j), load(b, j), load(c, j)))
         if thread == threads - 1:
@@ -122,23 +137,64 @@ def _elementwise(reads: int, dtype: str, streaming: bool) -> Function:
     return run
 
 
-def prepare_elementwise(spec: Spec, function: Function, dtype: str) -> Prepared:
+def _elementwise_of_2(dtype: str, streaming: bool) -> Function:
+    """(a, b, c, y, z, elements, threads): two outputs, which stream if their lines coincide."""
+
+    def run(arguments: Any, thread: int) -> None:
+        a, b, c = (
+            source(arguments, 0, dtype),
+            source(arguments, 1, dtype),
+            source(arguments, 2, dtype),
+        )
+        y, z = target(arguments, 3, dtype, streaming), target(arguments, 4, dtype, streaming)
+        elements, threads = arguments[5], arguments[6]
+        together = to_line(y, 0) == to_line(z, 0)
+        head = min(to_line(y, 0), elements)
+        units = (elements - head) // PAIR
+        first, last = share(units, thread, threads)
+        if thread == 0:
+            edge(y, z, a, b, c, 0, head)
+        for unit in range(first, last):
+            i = head + unit * PAIR
+            j = i + LANES
+            ask(a, i)
+            ask(b, i)
+            ask(c, i)
+            low, low_z = element(load(a, i), load(b, i), load(c, i))
+            high, high_z = element(load(a, j), load(b, j), load(c, j))
+            store(y, i, low, high)
+            if together:
+                store(z, i, low_z, high_z)
+            else:
+                store_some(z, i, low_z, LANES)
+                store_some(z, j, high_z, LANES)
+        if thread == threads - 1:
+            done = head + units * PAIR
+            edge(y, z, a, b, c, done, elements - done)
+
+    return run
+
+
+def prepare_elementwise(spec: Spec, function: Function, dtype: str | None = None) -> Prepared:
     """y = function(reads), all of one shape; `function` takes and returns lanes.
 
-    `dtype` is how elements are loaded and stored: that of the spec, or "bits16".
+    It may return two vectors for two outputs of three inputs, all of one type. `dtype` is how
+    elements are loaded and stored where that is not their own: "bits16".
     """
-    lifts = (_of_0, _of_1, _of_2, _of_3)
-    lifted = inlined(specialised(lifts[len(spec.io.reads)], element=function))
-    loop = specialised(
-        _elementwise(len(spec.io.reads), dtype, spec.streaming),
-        element=lifted,
-        edge=inlined(specialised(_edge, element=lifted)),
+    reads, writes = spec.io.reads, spec.io.writes
+    lifted = inlined(specialised((_of_0, _of_1, _of_2, _of_3)[len(reads)], element=function))
+    names = [tensor.name for tensor in reads]
+    names += [writes[0].name] * (3 - len(names)) + [tensor.name for tensor in writes]
+    dtypes = [dtype or spec.io.operands[name].dtype.name for name in names]
+    loop, rest = (
+        (_elementwise(len(reads), dtypes, spec.streaming), _edge)
+        if len(writes) == 1
+        else (_elementwise_of_2(dtypes[0], spec.streaming), _edge_of_2)
     )
-    kernel = compiled(loop)
-    (y,) = spec.io.writes
-    names = [tensor.name for tensor in spec.io.reads]
-    names += [y.name] * (3 - len(names)) + [y.name]
-    extent = y.elements
+    kernel = compiled(
+        specialised(loop, element=lifted, edge=inlined(specialised(rest, element=lifted)))
+    )
+    extent = writes[0].elements
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         addresses = [tensors[name].data_ptr() for name in names]

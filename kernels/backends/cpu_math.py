@@ -80,24 +80,58 @@ def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
     return FLOATS(FLOATS, FLOATS, FLOATS), generate
 
 
+def _reduction(name: str, combine: Any) -> Any:
+    """The lanes combined to one number, halves with halves: the same order everywhere."""
+
+    def typing(context: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            values, lanes = arguments[0], LANES
+            while lanes > 1:
+                lanes //= 2
+                undefined = ir.Constant(values.type, ir.Undefined)
+                low = ir.Constant(vector(I32, lanes), list(range(lanes)))
+                high = ir.Constant(vector(I32, lanes), list(range(lanes, 2 * lanes)))
+                values = combine(
+                    builder,
+                    builder.shuffle_vector(values, undefined, low),
+                    builder.shuffle_vector(values, undefined, high),
+                )
+            return builder.extract_element(values, ir.Constant(I32, 0))
+
+        return types.float32(FLOATS), generate
+
+    typing.__name__ = name
+    return lane_function(typing)
+
+
+def _larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    return builder.select(builder.fcmp_ordered("<", a, b), b, a)
+
+
+total = _reduction("total", lambda builder, a, b: builder.fadd(a, b))
+"""Sum of the lanes."""
+highest = _reduction("highest", _larger)
+"""Largest of the lanes, where none is NaN."""
+
+
 @lane_function
-def total(context: Any, value: Any) -> Any:
-    """Sum of the lanes, halves added to halves: the same order everywhere."""
+def absolute(context: Any, value: Any) -> Any:
+    """|value|; NaN stays NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        sums, lanes = arguments[0], LANES
-        while lanes > 1:
-            lanes //= 2
-            undefined = ir.Constant(sums.type, ir.Undefined)
-            low = ir.Constant(vector(I32, lanes), list(range(lanes)))
-            high = ir.Constant(vector(I32, lanes), list(range(lanes, 2 * lanes)))
-            sums = builder.fadd(
-                builder.shuffle_vector(sums, undefined, low),
-                builder.shuffle_vector(sums, undefined, high),
-            )
-        return builder.extract_element(sums, ir.Constant(I32, 0))
+        return call(builder, "llvm.fabs.v16f32", vector(FLOAT), list(arguments))
 
-    return types.float32(FLOATS), generate
+    return FLOATS(FLOATS), generate
+
+
+@lane_function
+def with_sign(context: Any, value: Any, sign: Any) -> Any:
+    """|value| with the sign of `sign`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return call(builder, "llvm.copysign.v16f32", vector(FLOAT), list(arguments))
+
+    return FLOATS(FLOATS, FLOATS), generate
 
 
 @lane_function
@@ -125,6 +159,8 @@ def _comparison(name: str, generate: Any) -> Any:
 
 below = _comparison("below", lambda builder, a, b: builder.fcmp_ordered("<", a, b))
 """Where a < b; nowhere that either is NaN."""
+at_most = _comparison("at_most", lambda builder, a, b: builder.fcmp_ordered("<=", a, b))
+"""Where a <= b; nowhere that either is NaN."""
 either_nan = _comparison("either_nan", lambda builder, a, b: builder.fcmp_unordered("uno", a, b))
 """Where a or b is NaN."""
 equals = _comparison("equals", lambda builder, a, b: builder.icmp_signed("==", a, b))
@@ -160,6 +196,18 @@ def where(context: Any, mask: Any, a: Any, b: Any) -> Any:
         return builder.select(*arguments)
 
     return a(MASK, a, b), generate
+
+
+@inlined
+def larger(a: Any, b: Any) -> Any:
+    """The larger of each pair of lanes; a where either is NaN."""
+    return where(below(a, b), b, a)
+
+
+@inlined
+def smaller(a: Any, b: Any) -> Any:
+    """The smaller of each pair of lanes; a where either is NaN."""
+    return where(below(b, a), b, a)
 
 
 @lane_function
@@ -220,13 +268,40 @@ EXP_LARGEST = 87.0
 
 
 @inlined
-def exp(x: Any) -> Any:
-    """e**x for EXP_ZERO <= x <= 88, NaN stays NaN.
-
-    Within three units in the last place where |x| < 20, within six everywhere. Range reduction
-    after Cody and Waite with one constant: x = n ln 2 + r.
-    """
+def _reduced(x: Any) -> tuple[Any, Any, Any]:
+    """2**n, r and p(r) of x = n ln 2 + r: range reduction after Cody and Waite, one constant."""
     shifted = fma(x, splat(_LOG2_E), splat(_ROUND))
     r = fma(shifted - splat(_ROUND), splat(-_LN2), x)
     p = fma(fma(fma(splat(_P3), r, splat(_P2)), r, splat(_P1)), r, splat(_P0))
-    return fma(r * r, p, r + splat(1.0)) * _power_of_two(shifted)
+    return _power_of_two(shifted), r, p
+
+
+@inlined
+def exp(x: Any) -> Any:
+    """e**x for EXP_ZERO <= x <= 88, NaN stays NaN.
+
+    Within three units in the last place where |x| < 20, within six everywhere.
+    """
+    power, r, p = _reduced(x)
+    return fma(r * r, p, r + splat(1.0)) * power
+
+
+@inlined
+def expm1(x: Any) -> Any:
+    """e**x - 1 for EXP_ZERO <= x <= 88, within 2**-20 also of a small x; NaN stays NaN."""
+    power, r, p = _reduced(x)
+    return fma(fma(r * r, p, r), power, power - splat(1.0))
+
+
+@inlined
+def exp_down(x: Any) -> Any:
+    """e**x for x <= 88: 0 from EXP_ZERO down, -inf included."""
+    return exp(larger(x, splat(EXP_ZERO)))
+
+
+@inlined
+def sigmoid_parts(x: Any) -> tuple[Any, Any]:
+    """1 / (1 + e**-x) and one minus it, neither of which cancels, for any x; NaN stays NaN."""
+    e = exp(smaller(larger(x, splat(EXP_ZERO)), splat(EXP_LARGEST)))
+    rest = reciprocal(e + splat(1.0))
+    return e * rest, rest

@@ -30,4 +30,4 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         return prepare_row_sums(spec)
     if spec.operation.name == "mix_1r1w":
         return prepare_copy(spec)
-    return prepare_elementwise(spec, _FUNCTIONS[spec.operation.name], spec.dtype.name)
+    return prepare_elementwise(spec, _FUNCTIONS[spec.operation.name])

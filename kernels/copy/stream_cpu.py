@@ -62,7 +62,7 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         return prepare_row_sums(spec)
     if spec.operation.name == "copy":
         return prepare_copy(spec)
-    return prepare_elementwise(spec, _FUNCTIONS[spec.operation.name], spec.dtype.name)
+    return prepare_elementwise(spec, _FUNCTIONS[spec.operation.name])
 
 
 def prepare_copy(spec: Spec) -> Prepared:
