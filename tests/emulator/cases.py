@@ -98,7 +98,7 @@ def _flat(operation: Operation) -> bool:
     """Whether rows are nothing to it: element by element, over one contiguous run."""
     io = operation.directions(operation.shapes[0].dims, operation.dtypes[0]).forward
     shapes = {tensor.shape for tensor in io.operands.values()}
-    return operation.family in {"copy", "activation"} and len(shapes) == 1
+    return operation.family in {"copy", "activation", "training"} and len(shapes) == 1
 
 
 def _reduced(shape: Shape) -> dict[str, int]:

@@ -14,7 +14,7 @@ import torch
 from membound.kernels.backends import torch as backend
 from membound.kernels.backends.torch import Eager, PerOperation
 from membound.kernels.discovery import Catalogue, Implementation, discover
-from membound.kernels.dtypes import DTYPES, FLOATS, DType, float32
+from membound.kernels.dtypes import DTYPES, DType, float32
 from membound.kernels.inputs import evaluate
 from membound.kernels.operation import DirectionName
 from membound.kernels.shapes import Shape
@@ -46,7 +46,11 @@ def implementations() -> Iterator[tuple[Implementation, DirectionName]]:
 
 CASES = list(implementations())
 NAMES = [f"{form.operation.name}-{form.label}-{direction}" for form, direction in CASES]
-TYPED = [(form, name, dtype) for form, name in CASES for dtype in form.operation.dtypes]
+TYPED = [
+    pytest.param(form, direction, dtype, id=f"{name}-{dtype}")
+    for (form, direction), name in zip(CASES, NAMES, strict=True)
+    for dtype in form.operation.dtypes
+]
 
 
 def small(shape: Shape) -> dict[str, int] | None:
@@ -62,7 +66,7 @@ def test_every_operation_but_the_ceilings_is_here() -> None:
     assert there == stated
 
 
-@pytest.mark.parametrize(("form", "direction", "dtype"), TYPED, ids=str)
+@pytest.mark.parametrize(("form", "direction", "dtype"), TYPED)
 def test_it_agrees_with_the_reference_twice_and_keeps_its_inputs(
     form: Implementation, direction: DirectionName, dtype: DType, bind: Any
 ) -> None:

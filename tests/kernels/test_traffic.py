@@ -45,6 +45,12 @@ LITERALS: list[tuple[str, str, int]] = [
     ("bias_gelu", "backward", 402_685_952),  # 3sE + 2sN
     ("bias_relu", "backward", 402_685_952),
     ("mul", "forward", 402_653_184),  # 3sE
+    ("adamw", "forward", 939_524_096),  # 7sE
+    ("adamw_master", "forward", 1_879_048_192),  # (4 + 2 + 4 + 4)E + (3 · 4 + 2)E
+    ("adamw_decay", "forward", 268_435_456),  # 2sE
+    ("adamw_first_moment", "forward", 402_653_184),  # 3sE
+    ("adamw_second_moment", "forward", 402_653_184),
+    ("adamw_step", "forward", 536_870_912),  # 4sE
     ("transpose", "forward", 268_435_456),  # 2sE
     ("cast_to_float32", "forward", 402_653_184),  # (2 + 4)E
     ("cast_to_bfloat16", "forward", 268_435_456),
