@@ -80,6 +80,7 @@ def doctor(
 
 @app.command("list")
 def list_(
+    selection: Selection = None,
     as_json: Json = False,
     device: Device = None,
     kernels: Kernels = None,
@@ -91,7 +92,7 @@ def list_(
         from .kernels.discovery import discover
 
         target = select(device).target
-        found = list(listing.entries(discover(kernels or ()), target))
+        found = list(listing.entries(discover(kernels or ()), target, selection or ()))
         if as_json:
             _print_json([entry.as_json() for entry in found])
             return

@@ -191,7 +191,7 @@ def known_part(catalogue: Catalogue, selection: Selection) -> Selection | None:
 
     def exists(part: Selection) -> bool:
         try:
-            _matching(catalogue, part.operations)
+            matching(catalogue, part.operations)
             check_names(catalogue, part)
         except UnknownName:
             return False
@@ -208,7 +208,7 @@ def _operations(
     catalogue: Catalogue, selection: Selection, preset: Preset, target: Target
 ) -> list[Operation]:
     if selection.operations:
-        return _matching(catalogue, selection.operations)
+        return matching(catalogue, selection.operations)
     return [
         operation
         for operation in catalogue.operations.values()
@@ -220,18 +220,18 @@ def _operations(
     ]
 
 
-def _matching(catalogue: Catalogue, patterns: Iterable[str]) -> list[Operation]:
+def matching(catalogue: Catalogue, patterns: Iterable[str]) -> list[Operation]:
     """Operations named by pattern, or by family. Raises UnknownName for one that matches none."""
     everything = list(catalogue.operations.values())
     chosen: set[str] = set()
     for pattern in patterns:
-        matching = [o for o in everything if fnmatch.fnmatchcase(o.name, pattern)]
+        some = [o for o in everything if fnmatch.fnmatchcase(o.name, pattern)]
         # A family is named where no operation is ("fused"), or in full ("copy/*").
-        matching = matching or [o for o in everything if o.family == pattern]
-        matching += [o for o in everything if fnmatch.fnmatchcase(f"{o.family}/{o.name}", pattern)]
-        if not matching:
+        some = some or [o for o in everything if o.family == pattern]
+        some += [o for o in everything if fnmatch.fnmatchcase(f"{o.family}/{o.name}", pattern)]
+        if not some:
             raise UnknownName(unknown("operation", pattern, catalogue.operations))
-        chosen |= {operation.name for operation in matching}
+        chosen |= {operation.name for operation in some}
     return [operation for operation in everything if operation.name in chosen]
 
 

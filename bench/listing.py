@@ -9,7 +9,7 @@ from typing import Any
 from ..kernels.discovery import BACKENDS, Catalogue, Implementation
 from ..kernels.operation import DIRECTIONS, DirectionName
 from ..kernels.target import Target
-from .cases import wrong_device
+from .cases import matching, wrong_device
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,13 @@ class Entry:
         return dict(vars(self))
 
 
-def entries(catalogue: Catalogue, target: Target) -> Iterator[Entry]:
-    """Every implementation that was found, in the order it would be measured."""
-    for operation in catalogue.operations.values():
+def entries(catalogue: Catalogue, target: Target, names: Sequence[str] = ()) -> Iterator[Entry]:
+    """Every implementation of the operations named, of all if none, in the order of measuring.
+
+    Raises presets.UnknownName for a name or pattern that matches none.
+    """
+    operations = matching(catalogue, names) if names else catalogue.operations.values()
+    for operation in operations:
         for implementation in catalogue.implementations(operation):
             for direction in DIRECTIONS:
                 if operation.has(direction):

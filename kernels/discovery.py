@@ -2,7 +2,8 @@
 
 A folder of operations holds `<stem>.py` (states one or more operations) and, beside it,
 `<stem>_<backend>.py` for each way to compute them. A file that is there is an implementation that
-exists; nothing is registered anywhere.
+exists; nothing is registered anywhere, but for the entry point by which an installed package says
+that it holds such folders.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +25,9 @@ from .spec import CannotPrepare, Prepared, Spec
 
 BACKENDS = ("cuda", "cupy", "numba", "triton", "torch", "compile", "cpu")
 """In the order they are listed and measured. `compile` is derived from `torch`'s file."""
+
+ENTRY_POINTS = "membound.operations"
+"""Group of entry points by which an installed package adds its operations."""
 
 _HERE = Path(__file__).resolve().parent
 _NOT_FAMILIES = {"audit", "backends", "include", "__pycache__"}
@@ -63,6 +68,9 @@ class Implementation:
             module = self.module()
         except BrokenKernels as error:
             return str(error)
+        reason = getattr(module, "LACKS", {}).get(self.operation.name)
+        if reason:
+            return str(reason)
         refuses = getattr(module, "refuses", None)
         reason = refuses(direction, dtype) if refuses else None
         if reason is None and self.backend == "compile":
@@ -218,15 +226,33 @@ def _check_shapes(operation: Operation, file: Path) -> None:
 
 
 def discover(extra: Iterable[Path] = ()) -> Catalogue:
-    """Our operations and those of the folders in `extra` (`--kernels PATH`).
+    """Our operations, those of installed packages, and those of the folders in `extra`.
 
-    An extra folder may hold operation files itself, or families in folders of their own.
+    An extra folder (`--kernels PATH`) may hold operation files itself, or families in folders of
+    their own; so may a package that an entry point of the group `membound.operations` names.
     Raises BrokenKernels where a folder is missing or empty, or a file in it cannot be used.
     """
     folders = [_Folder(path, f"{__package__}.{path.name}") for path in _families(_HERE)]
-    for path in extra:
-        folders += _external(path.resolve())
+    paths = [*_installed(), *(path.resolve() for path in extra)]
+    for path in dict.fromkeys(paths):
+        folders += _external(path)
     return Catalogue(folders)
+
+
+def _installed() -> Iterator[Path]:
+    """Folders of the packages that entry points of our group name; nothing is imported."""
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            found = importlib.util.find_spec(entry.module)
+        except ImportError:
+            found = None
+        places = found.submodule_search_locations if found else None
+        if not places:
+            raise BrokenKernels(
+                f"entry point {entry.name!r} of group {ENTRY_POINTS!r}: {entry.value!r} is no "
+                "package of operations that can be found"
+            )
+        yield Path(next(iter(places))).resolve()
 
 
 def backend_unavailable(backend: str) -> str | None:
