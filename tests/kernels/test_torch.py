@@ -26,7 +26,7 @@ ROWS = {"rows": 3, "columns": 8}
 IN_PLACE = {
     *("copy", "scale", "add", "triad", "fill", "read", "mul", "bias_add", "sigmoid", "tanh"),
     *("cast_to_float32", "cast_to_float16", "cast_to_bfloat16"),
-    *("transpose", "nchw_to_nhwc", "nhwc_to_nchw"),
+    *("transpose", "nchw_to_nhwc", "nhwc_to_nchw", "sgd", "grad_accumulate"),
     *("strided_read_2", "strided_read_8", "gather_int32", "gather_int64"),
 }
 """Whose forward is given its output."""

@@ -51,6 +51,10 @@ LITERALS: list[tuple[str, str, int]] = [
     ("adamw_first_moment", "forward", 402_653_184),  # 3sE
     ("adamw_second_moment", "forward", 402_653_184),
     ("adamw_step", "forward", 536_870_912),  # 4sE
+    ("sgd", "forward", 402_653_184),  # 3sE
+    ("momentum", "forward", 402_653_184),
+    ("sgd_momentum", "forward", 671_088_640),  # 5sE
+    ("grad_accumulate", "forward", 671_088_640),  # (4 + 2 + 4)E
     ("transpose", "forward", 268_435_456),  # 2sE
     ("cast_to_float32", "forward", 402_653_184),  # (2 + 4)E
     ("cast_to_bfloat16", "forward", 268_435_456),
