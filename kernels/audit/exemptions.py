@@ -43,8 +43,14 @@ EXEMPTIONS = (
     Exemption("strided_read_*", "forward", "load_width", "elements that are not neighbours"),
     Exemption("strided_read_*", "forward", "store_width", "neighbouring threads, one element each"),
     Exemption("gather_*", "forward", "store_width", "the elements of 16 bytes of index"),
-    Exemption("max_pool2d", "forward", "store_width", "stride 2: 16 bytes of x, half as many of y"),
-    Exemption("max_pool2d", "backward", "load_width", "stride 2: 16 bytes of dx, half of dy"),
+    *(
+        row
+        for name in ("max_pool2d", "avg_pool2d", "lp_pool2d")
+        for row in (
+            Exemption(name, "forward", "store_width", "stride 2: 16 bytes of x, half of y"),
+            Exemption(name, "backward", "load_width", "stride 2: 16 bytes of dx, half of dy"),
+        )
+    ),
 )
 
 

@@ -256,20 +256,23 @@ def passed(argument: torch.Tensor | numpy.generic) -> int | numpy.generic:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One launch that was not made."""
+    """One launch that was not made, and the arguments it would have been given."""
 
     kernel: CompiledKernel
     geometry: Geometry
+    arguments: tuple[torch.Tensor | numpy.generic, ...]
 
 
 @dataclass
 class CompileOnly:
     """Compiles for the architecture of the target, on any machine; binding records launches.
 
-    together: names to compile at once wherever one of them is asked for, by source.
+    together: names to compile at once wherever one of them is asked for, by source; `compiled`
+    keeps what that gave.
     """
 
     together: Mapping[Path, Sequence[str]] = field(default_factory=dict)
+    compiled: dict[tuple[Path, str, str], Compiled] = field(default_factory=dict, repr=False)
     kernels: list[CompiledKernel] = field(default_factory=list)
     launches: list[Recorded] = field(default_factory=list)
 
@@ -283,7 +286,10 @@ class CompileOnly:
         start = time.perf_counter()
         planned = self.together.get(source, ())
         everything = [*planned, *(name for name in names if name not in planned)]
-        compiled = compile_cubin(source, everything, target.arch, defines)
+        key = source, target.arch, repr((everything, defines or {}))
+        if key not in self.compiled:
+            self.compiled[key] = compile_cubin(source, everything, target.arch, defines)
+        compiled = self.compiled[key]
         seconds = time.perf_counter() - start
         built = [
             CompiledKernel(name, source, compiled, target, seconds, self.launches) for name in names
@@ -316,5 +322,5 @@ class CompiledKernel:
     ) -> Callable[[], None]:
         for argument in arguments:
             passed(argument)
-        self._launches.append(Recorded(self, geometry))
+        self._launches.append(Recorded(self, geometry, tuple(arguments)))
         return lambda: None

@@ -14,14 +14,15 @@ import numpy
 import pytest
 import torch
 from membound.kernels.audit.exemptions import EXEMPTIONS, exempted
-from membound.kernels.backends.cuda import MAX_BLOCKS, Geometry
+from membound.kernels.audit.machine import Machine, disassemble
+from membound.kernels.audit.occupancy import does_not_fit
+from membound.kernels.backends.cuda import Geometry
 from membound.kernels.backends.cuda_nvrtc import CompiledKernel, CompileOnly, Recorded
 from membound.kernels.backends.cuda_ptx import compile_ptx
 from membound.kernels.discovery import discover
-from membound.kernels.target import ARCHITECTURES, Target, reference_target
+from membound.kernels.target import ARCHITECTURES, reference_target
 from membound.tests.emulator.cases import Case, cases
 from membound.tests.emulator.toolchain import Libraries, Planner
-from membound.tests.kernels.sass import Machine, disassemble
 
 UNSOUND = Path(__file__).with_name("unsound.cu")
 EVERY = os.environ.get("MEMBOUND_AUDIT") == "all"
@@ -71,20 +72,6 @@ def unsound(code: Machine) -> str | None:
         return f"{code.local_accesses} accesses to local memory, stack of {code.stack} bytes"
     if code.doubles:
         return f"float64 arithmetic: {code.doubles[0]}"
-    return None
-
-
-def does_not_fit(code: Machine, geometry: Geometry, target: Target) -> str | None:
-    """The limit of the device that this launch exceeds, or None."""
-    if not (1 <= geometry.threads <= 1024 and 1 <= geometry.blocks <= MAX_BLOCKS):
-        return f"{geometry}"
-    shared = code.shared + geometry.shared_bytes
-    # A block takes 1 KiB more for itself from sm_80 on.
-    if shared > target.shared_per_block:
-        return f"{shared} bytes of shared memory of {target.shared_per_block}"
-    registers = code.registers_of_block(geometry.threads)
-    if registers > target.registers_per_multiprocessor:
-        return f"{registers} registers of {target.registers_per_multiprocessor}"
     return None
 
 
@@ -160,7 +147,7 @@ def test_launches_that_do_not_fit_are_rejected() -> None:
     assert "shared memory" in (full or "")
     assert does_not_fit(greedy, Geometry(1, 2048), target)
     assert does_not_fit(greedy, Geometry(2**31, 256), target)
-    many = Machine(registers=128, stack=0, local=0, shared=0, instructions=())
+    many = Machine(registers=128, stack=0, local=0, shared=0, instructions=(), labels={})
     assert "registers" in (does_not_fit(many, Geometry(1, 1024), target) or "")
     assert does_not_fit(many, Geometry(1, 512), target) is None
 

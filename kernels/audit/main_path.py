@@ -1,0 +1,231 @@
+"""Where a kernel spends its time: the loops, or the straight line, that move its bytes.
+
+Read off machine code without running it. A loop counts with one turn. Where ways part, the one that
+moves the most bytes in the widest accesses is taken, and of those that move as many the shortest:
+what is counted is therefore a lower bound. Tails, rows cut between two vectors and the slow ways of
+divisions are left out by that rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from .machine import Instruction, Machine
+
+
+@dataclass(frozen=True)
+class Streams:
+    """Which accesses carry the traffic: those that are told to stream, or else every one.
+
+    What is left in the cache beside them (parameters that rows share, partial sums) does not move
+    with every row.
+    """
+
+    loads: str
+    stores: str
+    load_width: int
+    store_width: int
+
+    @classmethod
+    def of(cls, code: Machine) -> Streams:
+        opcodes = [one.opcode for one in code.instructions]
+        loads = "NA" if any(o.startswith("LDG") and ".NA" in o for o in opcodes) else ""
+        stores = "EF" if any(o.startswith("STG") and ".EF" in o for o in opcodes) else ""
+        streams = cls(loads, stores, 0, 0)
+        load_width = max((streams.loaded(one) for one in code.instructions), default=0)
+        store_width = max((streams.stored(one) for one in code.instructions), default=0)
+        return cls(loads, stores, load_width, store_width)
+
+    def loaded(self, one: Instruction) -> int:
+        """Bytes of traffic that a thread loads with it."""
+        mine = one.name == "LDGSTS" or (one.name == "LDG" and self.loads in one.opcode)
+        return one.width if mine else 0
+
+    def stored(self, one: Instruction) -> int:
+        mine = one.name in {"STG", "RED"} and (self.stores in one.opcode or one.name == "RED")
+        return one.width if mine else 0
+
+    def widest(self, one: Instruction) -> int:
+        """Bytes of traffic, of an access as wide as any of its kind."""
+        loaded, stored = self.loaded(one), self.stored(one)
+        return loaded * (loaded == self.load_width) + stored * (stored == self.store_width)
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way through the code, in order; a loop in it stands for one of its turns.
+
+    wide_bytes, count: bytes of traffic in the widest accesses and instructions, loops included.
+    """
+
+    steps: tuple[Instruction | Path, ...]
+    streams: Streams
+    wide_bytes: int = 0
+    count: int = 0
+
+    def then(self, run: Sequence[Instruction]) -> Path:
+        wide = self.wide_bytes + sum(map(self.streams.widest, run))
+        return Path((*self.steps, *run), self.streams, wide, self.count + len(run))
+
+    def then_round(self, loop: Path) -> Path:
+        wide, count = self.wide_bytes + loop.wide_bytes, self.count + loop.count
+        return Path((*self.steps, loop), self.streams, wide, count)
+
+    @property
+    def score(self) -> tuple[int, int]:
+        return self.wide_bytes, -self.count
+
+    @property
+    def loops(self) -> list[Path]:
+        return [step for step in self.steps if isinstance(step, Path)]
+
+    @cached_property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """With those of its loops."""
+        parts = (s.instructions if isinstance(s, Path) else (s,) for s in self.steps)
+        return tuple(one for part in parts for one in part)
+
+    @cached_property
+    def bytes_loaded(self) -> int:
+        return sum(map(self.streams.loaded, self.instructions))
+
+    @cached_property
+    def bytes_stored(self) -> int:
+        return sum(map(self.streams.stored, self.instructions))
+
+
+_LOOPS_WEIGH = 4
+"""A loop has so many turns at least: what is done once counts where loops move less than that."""
+
+
+def busiest(path: Path) -> list[Path]:
+    """The innermost loops that move the bytes, in order, or the whole path where none does."""
+    inner = [part for loop in path.loops for part in busiest(loop) if part.wide_bytes]
+    once = path.wide_bytes - sum(loop.wide_bytes for loop in path.loops)
+    if inner and sum(part.wide_bytes for part in inner) * _LOOPS_WEIGH >= once:
+        return inner
+    return [path]
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Basic blocks: [start, end) of instructions, and the blocks that may follow."""
+
+    spans: Sequence[tuple[int, int]]
+    following: Sequence[tuple[int, ...]]
+
+
+def main_path(code: Machine) -> Path:
+    """The way through a kernel that moves the most bytes for the fewest instructions."""
+    graph = _blocks(code)
+    streams = Streams.of(code)
+    return _best(code, graph, streams, frozenset(range(len(graph.spans))), 0, loop=False)
+
+
+def _blocks(code: Machine) -> _Graph:
+    count = len(code.instructions)
+    starts = {0, *(place for place in code.labels.values() if place < count)}
+    starts |= {i + 1 for i, one in enumerate(code.instructions[:-1]) if _leaves(one)}
+    ordered = sorted(starts)
+    number = {start: block for block, start in enumerate(ordered)}
+    spans = list(zip(ordered, [*ordered[1:], count], strict=True))
+    following = []
+    for _, end in spans:
+        last = code.instructions[end - 1]
+        after = [] if _ends(last) or end == count else [number[end]]
+        if last.name in {"BRA", "JMP"} and last.target:
+            place = code.labels.get(last.target, count)
+            after += [number[place]] if place in number else []
+        following.append(tuple(after))
+    return _Graph(spans, following)
+
+
+def _leaves(one: Instruction) -> bool:
+    return one.name in {"BRA", "JMP", "BRX", "EXIT", "RET"}
+
+
+def _ends(one: Instruction) -> bool:
+    """Whether nothing follows it but its target."""
+    conditional = one.name in {"BRA", "JMP"} and not one.operands.startswith("`")
+    return _leaves(one) and not one.guard and not conditional
+
+
+def _best(
+    code: Machine,
+    graph: _Graph,
+    streams: Streams,
+    blocks: frozenset[int],
+    entry: int,
+    *,
+    loop: bool,
+) -> Path:
+    """The best way from `entry` to where this region ends, or, in a loop, back to `entry`."""
+    inside = {b: [n for n in graph.following[b] if n in blocks and n != entry] for b in blocks}
+    parts = _components(inside, entry)
+    part_of = {block: i for i, part in enumerate(parts) for block in part}
+    best: dict[int, Path] = {}
+    finals: list[Path] = []
+    entries = {part_of[entry]: entry}
+    for i in reversed(range(len(parts))):  # of what comes before, first
+        part = parts[i]
+        if i not in entries:
+            continue
+        path = best.get(i, Path((), streams))
+        first = entries[i]
+        if len(part) > 1 or first in inside[first]:
+            path = path.then_round(_best(code, graph, streams, frozenset(part), first, loop=True))
+        else:
+            path = path.then(code.instructions[slice(*graph.spans[first])])
+        goes_back = any(entry in graph.following[b] for b in part)
+        leaves = any(not graph.following[b] or _may_exit(code, graph, b) for b in part)
+        if goes_back if loop else leaves:
+            finals.append(path)
+        for block in part:
+            for after in inside[block]:
+                j = part_of[after]
+                if j != i and (j not in best or path.score > best[j].score):
+                    best[j], entries[j] = path, after
+    return max(finals, key=lambda path: path.score, default=Path((), streams))
+
+
+def _may_exit(code: Machine, graph: _Graph, block: int) -> bool:
+    return code.instructions[graph.spans[block][1] - 1].name == "EXIT"
+
+
+def _components(following: Mapping[int, Iterable[int]], entry: int) -> list[list[int]]:
+    """Strongly connected parts of what `entry` reaches, each before those that lead to it.
+
+    Tarjan's algorithm, with a stack of its own instead of recursion.
+    """
+    index: dict[int, int] = {entry: 0}
+    low = {entry: 0}
+    open_, parts = [entry], []
+    waiting = [(entry, iter(following[entry]))]
+    while waiting:
+        block, after = waiting[-1]
+        fresh = next((n for n in after if _visit(n, block, index, low, open_)), None)
+        if fresh is not None:
+            index[fresh] = low[fresh] = len(index)
+            open_.append(fresh)
+            waiting.append((fresh, iter(following[fresh])))
+            continue
+        waiting.pop()
+        if waiting:
+            parent = waiting[-1][0]
+            low[parent] = min(low[parent], low[block])
+        if low[block] == index[block]:
+            place = open_.index(block)
+            parts.append(open_[place:])
+            del open_[place:]
+    return parts
+
+
+def _visit(
+    block: int, before: int, index: dict[int, int], low: dict[int, int], open_: list[int]
+) -> bool:
+    """Whether `block` has not been seen; one that is still open is noted."""
+    if block in index and block in open_:
+        low[before] = min(low[before], index[block])
+    return block not in index
