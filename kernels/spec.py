@@ -5,6 +5,7 @@ An implementation module has `prepare(direction, spec) -> Prepared`: compile and
 on that stream. Binding again to other buffers is how buffers rotate. Optional in the module:
 
     VARIANTS = ("naive",)                      named forms besides the default one
+    LACKS = {"causal_softmax": "…"}            operations of its file that it does not have, and why
     def refuses(direction, dtype) -> str|None  one line where it cannot run, else None
 """
 

@@ -217,7 +217,7 @@ def _round_to_bfloat16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return builder.trunc(builder.select(nan, quiet, rounded), vector(I16))
 
 
-def _first(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
+def first_lanes(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
     """Mask of the lanes below `count` (any int64)."""
     most = ir.Constant(I64, LANES)
     capped = builder.select(builder.icmp_signed("<", count, most), count, most)
@@ -280,7 +280,7 @@ def load_some(context: Any, address: Any, index: Any, count: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = element_pointer(builder, address, arguments[0], arguments[1], kind)
-        mask = _first(builder, arguments[2])
+        mask = first_lanes(builder, arguments[2])
         zero = ir.Constant(kind, None)
         stored = masked_load(builder, address, pointer, mask, zero)
         return widened(builder, address, stored)
@@ -335,7 +335,7 @@ def store_some(context: Any, address: Any, index: Any, value: Any, count: Any) -
         pointer = element_pointer(builder, address, arguments[0], arguments[1], kind)
         stored = narrowed(builder, address, arguments[2])
         align = ir.Constant(I32, address.bytes)
-        mask = _first(builder, arguments[3])
+        mask = first_lanes(builder, arguments[3])
         name = f"llvm.masked.store.{overload(kind)}.p0"
         call(builder, name, ir.VoidType(), [stored, pointer, align, mask])
         return context.get_dummy_value()

@@ -19,6 +19,7 @@ from .cpu_lanes import (
     Lanes,
     call,
     constant,
+    first_lanes,
     lane_function,
     splatted,
     vector,
@@ -208,6 +209,16 @@ def larger(a: Any, b: Any) -> Any:
 def smaller(a: Any, b: Any) -> Any:
     """The smaller of each pair of lanes; a where either is NaN."""
     return where(below(b, a), b, a)
+
+
+@lane_function
+def where_first(context: Any, count: Any, value: Any, rest: Any) -> Any:
+    """`value` in the first `count` lanes (any int64), `rest` in the others."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(first_lanes(builder, arguments[0]), *arguments[1:])
+
+    return FLOATS(types.int64, FLOATS, FLOATS), generate
 
 
 @lane_function

@@ -259,6 +259,47 @@ def test_exponential_is_accurate_where_it_matters() -> None:
     assert float(error.max()) < 8 * 2.0**-24
 
 
+def test_softmax_of_special_values() -> None:
+    """Beside one another in a row of two vectors and a rest, and alone in a short one."""
+    x = torch.randn(6, 37, generator=torch.manual_seed(2))
+    x[0, 3], x[1, 36], x[2], x[3, 5], x[4, :36] = nan, inf, -inf, -inf, -inf
+    x[5] = x[5] * 1e4
+    for columns in (37, 5):
+        dims = {"rows": 6, "columns": columns}
+        part = x[:, -columns:].contiguous()
+        for name in ("softmax", "log_softmax"):
+            y = outputs_of(name, "forward", dims, {"x": part})["y"]
+            exact = getattr(torch, name)(part.double(), -1).float()
+            torch.testing.assert_close(y, exact, rtol=2e-6, atol=1e-37, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "add_layer_norm"])
+def test_the_mean_of_a_layer_norm_does_not_cancel(name: str) -> None:
+    dims = {"rows": 3, "columns": 70}
+    spec = spec_of(named(name), "forward", dims, "float32")
+    inputs = make_inputs(spec.operation, "forward", dims, float32, seed=3)
+    inputs["x"] += 1e4
+    inputs["x"][1] = 7.0
+    if "residual" in inputs:
+        inputs["residual"][1] = 0.0
+    outputs, exact = outputs_of(name, "forward", dims, inputs), evaluate(spec.io, inputs)
+    for output in ("y", "mean", "rstd"):
+        torch.testing.assert_close(outputs[output], exact[output].float(), rtol=1e-3, atol=3e-3)
+    assert torch.equal(outputs["y"][1], inputs["bias"])
+
+
+def test_a_nan_stays_in_its_row() -> None:
+    dims = {"rows": 4, "columns": 50}
+    for name in ("layer_norm", "rms_norm", "add_layer_norm"):
+        for direction in DIRECTIONS:
+            spec = spec_of(named(name), direction, dims, "float32")
+            inputs = make_inputs(spec.operation, direction, dims, float32, seed=3)
+            inputs[spec.io.reads[0].name][2, 7] = nan
+            outputs = outputs_of(name, direction, dims, inputs)
+            written = outputs["y" if direction == "forward" else "dx"].isnan()
+            assert written[2].all() and not written[[0, 1, 3]].any()
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_copy_moves_every_bit_pattern(dtype: object) -> None:
     spec = spec_of(named("copy"), "forward", {"rows": 16, "columns": 4096}, str(dtype))
