@@ -44,8 +44,9 @@ def backward_plan(
         shared *= _SUMS if ragged else 1
         data = each * width * (3 if residual else 2) // 4
         sums = 0 if ragged else _SUMS * each * elements
-        ahead = each * width * 2 // 4 if each * width <= 32 and not ragged else 0
-        registers = 40 + data + sums + ahead + 40 * ragged
+        ahead = data if each * width <= 32 and not ragged and not residual else 0
+        neighbours = 16 if residual and width == 32 else 0
+        registers = 40 + data + sums + ahead + 40 * ragged + neighbours
         enough = registers * threads <= target.registers_per_multiprocessor
         if enough and shared <= target.shared_per_block - RESERVED:
             blocks = resident(threads, registers, shared, target)

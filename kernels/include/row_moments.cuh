@@ -258,8 +258,10 @@ struct LayerNormBackward {
     const int group = threadIdx.x / Plan::kLanes;
     const long long step = static_cast<long long>(gridDim.x) * Plan::kGroups;
     long long first = static_cast<long long>(blockIdx.x) * Plan::kGroups;
-    // Two blocks are all that fit beside the sums, so each asks for its next row early.
-    constexpr bool kAhead = Plan::kVectors * Plan::kBytes <= 32 && !Plan::kRagged;
+    // Two blocks are all that fit beside the sums, so each asks for its next row early; where three
+    // matrices are read, a row is enough on its way, and registers are not.
+    constexpr bool kAhead =
+        Plan::kVectors * Plan::kBytes <= 32 && !Plan::kRagged && !kResidual;
     const auto span = [&](long long n) {
       return Span(n * columns, n < rows ? columns : 0, shift);
     };
