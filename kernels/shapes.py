@@ -103,3 +103,19 @@ POOLED_IMAGES = (
     edge(images=2, channels=3, height=4, width=4, kernel=2, stride=2, padding=1),
     edge(images=0, channels=3, height=4, width=4, kernel=2, stride=2, padding=0),
 )
+
+# Rows that are quantized, as a whole or row by row, and rows made of whole blocks of 16 or 32.
+QUANTIZED_ROWS = (
+    scaled("rows", rows=4096, columns=4096),
+    layer(rows=8192, columns=4096),
+    ragged("rows", rows=4096, columns=4097),
+    edge(rows=3, columns=5),
+    edge(rows=0, columns=4096),
+)
+BLOCKED_ROWS = (
+    scaled("rows", rows=4096, columns=4096),
+    layer(rows=8192, columns=4096),
+    ragged("rows", rows=4096, columns=4128),  # 129 blocks of 32
+    edge(rows=3, columns=32),
+    edge(rows=0, columns=4096),
+)

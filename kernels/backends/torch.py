@@ -5,7 +5,8 @@
     prepare = PerOperation({"copy": Eager(torch.clone, into=…), "scale": …})
 
 Functions take the tensors a direction reads, in order, and return those it writes, in order.
-A keyword-only parameter named like an extent (`*, kernel`) is given that extent.
+A keyword-only parameter named like an extent (`*, kernel`) is given that extent, and `*, dtype` the
+dtype of the case.
 """
 
 from __future__ import annotations
@@ -216,8 +217,14 @@ def _settled(function: Function, spec: Spec) -> Function:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a builtin, which has none of ours
         return function
-    names = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name in spec.dims]
-    return partial(function, **{n: int(spec.dims[n]) for n in names}) if names else function
+    known: dict[str, Any] = {name: int(length) for name, length in spec.dims.items()}
+    known["dtype"] = spec.dtype.torch_dtype
+    given = {p.name: known[p.name] for p in parameters if _names_one(p, known)}
+    return partial(function, **given) if given else function
+
+
+def _names_one(parameter: inspect.Parameter, known: Mapping[str, Any]) -> bool:
+    return parameter.kind is parameter.KEYWORD_ONLY and parameter.name in known
 
 
 def _positional(function: Function) -> list[str]:

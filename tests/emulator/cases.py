@@ -86,12 +86,20 @@ def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str,
         (shape.kind, _reduced(shape)) for shape in operation.shapes
     ]
     if operation.dims == ("rows", "columns") and not _flat(operation):
-        found += [("long", dims) for dims in _LONG_ROWS]
+        found += [("long", dims) for dims in _LONG_ROWS if _takes(operation, dims)]
     unique: list[tuple[str, Mapping[str, int]]] = []
     for kind, dims in found:
         if dims not in [known for _, known in unique]:
             unique.append((kind, dims))
     return unique
+
+
+def _takes(operation: Operation, dims: Mapping[str, int]) -> bool:
+    try:
+        operation.directions(dims, operation.dtypes[0])
+    except ValueError:  # rows that are no whole number of blocks
+        return False
+    return True
 
 
 def _flat(operation: Operation) -> bool:

@@ -22,6 +22,8 @@ ACTIVATIONS = (
     *("gelu", "gelu_tanh", "mish"),
 )
 
+SCALINGS = ("floor", "up")
+
 GATED = ("swiglu", "geglu", "reglu")
 
 LITERALS: list[tuple[str, str, int]] = [
@@ -55,6 +57,30 @@ LITERALS: list[tuple[str, str, int]] = [
     ("momentum", "forward", 402_653_184),
     ("sgd_momentum", "forward", 671_088_640),  # 5sE
     ("grad_accumulate", "forward", 671_088_640),  # (4 + 2 + 4)E
+    ("quantize_e4m3", "forward", 201_326_596),  # (2 + 1)E + 4
+    ("quantize_e5m2", "forward", 201_326_596),
+    ("quantize_e4m3_rows", "forward", 201_359_360),  # (2 + 1)E + 4M
+    ("quantize_int8_rows", "forward", 201_359_360),
+    *((f"quantize_mxfp8_{way}", "forward", 203_423_744) for way in SCALINGS),  # (3 + 1/32)E
+    *((f"quantize_mxfp4_{way}", "forward", 169_869_312) for way in SCALINGS),  # (2.5 + 1/32)E
+    ("quantize_nvfp4", "forward", 171_966_468),  # (2.5 + 1/16)E + 4
+    ("dequantize_e4m3", "forward", 201_326_596),
+    ("dequantize_e5m2", "forward", 201_326_596),
+    ("dequantize_e4m3_rows", "forward", 201_359_360),
+    ("dequantize_int8_rows", "forward", 201_359_360),
+    ("dequantize_mxfp8", "forward", 203_423_744),
+    ("dequantize_mxfp4", "forward", 169_869_312),
+    ("dequantize_nvfp4", "forward", 171_966_468),
+    ("amax", "forward", 134_217_732),  # 2E + 4
+    ("prune_2_4", "forward", 268_435_456),  # 2sE
+    ("compress_2_4", "forward", 209_715_200),  # (2 + 1 + 1/8)E
+    ("prune_compress_2_4", "forward", 209_715_200),
+    ("rms_norm_quantize_e4m3", "forward", 201_342_980),  # (2 + 1)E + 2N + 4
+    ("rms_norm_quantize_nvfp4", "forward", 171_982_852),  # 2.5625E + 2N + 4
+    ("add_rms_norm_quantize_e4m3", "forward", 469_778_436),  # (6 + 1)E + 2N + 4
+    ("add_rms_norm_quantize_nvfp4", "forward", 440_418_308),  # 6.5625E + 2N + 4
+    ("swiglu_quantize_e4m3", "forward", 335_544_324),  # (4 + 1)E + 4
+    ("swiglu_quantize_nvfp4", "forward", 306_184_196),  # 4.5625E + 4
     ("transpose", "forward", 268_435_456),  # 2sE
     ("cast_to_float32", "forward", 402_653_184),  # (2 + 4)E
     ("cast_to_bfloat16", "forward", 268_435_456),
@@ -171,6 +197,32 @@ def test_a_change_of_layout_moves_images_twice(catalogue: Catalogue, name: str) 
     dims = {"images": 32, "channels": 64, "height": 112, "width": 112}
     forward = catalogue.operations[name].directions(dims, float16).forward
     assert forward.traffic == 102_760_448  # 2sE
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "fused", "apart"),
+    [  # bytes of bfloat16 an element, with 16 elements to a scale
+        ("rms_norm_quantize_nvfp4", "unfused", 2.5625, 6.5625),
+        ("add_rms_norm_quantize_nvfp4", "unfused", 6.5625, 12.5625),
+        ("add_rms_norm_quantize_nvfp4", "norm_fused", 6.5625, 10.5625),
+        ("swiglu_quantize_nvfp4", "unfused", 4.5625, 8.5625),
+        ("rms_norm_quantize_e4m3", "unfused", 3, 7),
+        ("add_rms_norm_quantize_e4m3", "unfused", 7, 13),
+        ("add_rms_norm_quantize_e4m3", "norm_fused", 7, 11),
+        ("swiglu_quantize_e4m3", "unfused", 5, 9),
+        ("prune_compress_2_4", "unfused", 3.125, 7.125),
+    ],
+)
+def test_bytes_an_element_of_fused_quantization_and_of_its_chains(
+    catalogue: Catalogue, name: str, variant: str, fused: float, apart: float
+) -> None:
+    """But for weights, statistics of rows, and given scales: 2N, 4M, 4."""
+    operation = catalogue.operations[name]
+    small = 2 * 8192 + 4 * 8192 + 4
+    own = operation.directions(ROWS, bfloat16).forward.traffic
+    moved = chain.traffic(catalogue.operations, operation, variant, "forward", ROWS, bfloat16)
+    assert moved is not None
+    assert 0 <= own - fused * E <= small and 0 <= moved - apart * E <= small
 
 
 def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
