@@ -90,6 +90,16 @@ SQUARES = (
 )
 
 _RESNET_STEM = {"channels": 64, "height": 112, "width": 112, "kernel": 3, "stride": 2, "padding": 1}
+# Logits of a language model: tokens x vocabulary. 32000 is Llama-2, 128256 Llama-3, 50257 GPT-2.
+# Of one class alone the gradient is nothing but rounding.
+CLASSES = (
+    scaled("rows", rows=4096, columns=32000),
+    layer(rows=4096, columns=128256),
+    layer(rows=8192, columns=50257),
+    ragged("rows", rows=4096, columns=50257),
+    *(shape for shape in EDGE_ROWS if shape.dims["columns"] > 1),
+)
+
 _VGG = {"channels": 256, "height": 56, "width": 56, "kernel": 2, "stride": 2, "padding": 0}
 
 # Pooled images, NCHW: the stem of ResNet-50, a stage of VGG-16, odd images, and corners.
@@ -117,5 +127,50 @@ BLOCKED_ROWS = (
     layer(rows=8192, columns=4096),
     ragged("rows", rows=4096, columns=4128),  # 129 blocks of 32
     edge(rows=3, columns=32),
+    edge(rows=0, columns=4096),
+)
+
+# Images that are normalized by channel or by group: ResNet-50's stages, odd images, and corners.
+CHANNEL_IMAGES = (
+    scaled("images", images=32, channels=256, height=56, width=56),
+    layer(images=32, channels=64, height=112, width=112),
+    ragged("images", images=32, channels=64, height=55, width=57),
+    edge(images=2, channels=5, height=3, width=7),
+    edge(images=1, channels=1, height=8, width=9),
+    edge(images=4, channels=64, height=1, width=1),
+    edge(images=0, channels=3, height=4, width=4),
+)
+# NHWC, where rows are ragged that are not whole vectors of channels.
+CHANNEL_LAST_IMAGES = (
+    *CHANNEL_IMAGES[:2],
+    ragged("images", images=32, channels=66, height=55, width=57),
+    *CHANNEL_IMAGES[3:],
+)
+# In training a channel of no values, or of one, has no variance.
+TRAINED_LAST_IMAGES = tuple(shape for shape in CHANNEL_LAST_IMAGES if shape.dims["images"])
+TRAINED_IMAGES = tuple(shape for shape in CHANNEL_IMAGES if shape.dims["images"])
+
+# Images pooled to windows that do not divide them: a stage of ResNet-18, AlexNet's last.
+ADAPTED_IMAGES = (
+    scaled("images", images=32, channels=64, height=56, width=56, out_height=6, out_width=6),
+    layer(images=128, channels=256, height=13, width=13, out_height=6, out_width=6),
+    ragged("images", images=32, channels=64, height=55, width=57, out_height=7, out_width=7),
+    edge(images=1, channels=1, height=1, width=1, out_height=1, out_width=1),
+    edge(images=2, channels=3, height=3, width=5, out_height=5, out_width=4),
+    edge(images=0, channels=3, height=4, width=4, out_height=2, out_width=2),
+)
+# Windows without padding: a stage of ResNet-18, odd images, and a window that is the image.
+NORMED_IMAGES = (
+    scaled("images", images=32, channels=64, height=56, width=56, kernel=2, stride=2),
+    ragged("images", images=32, channels=64, height=55, width=57, kernel=3, stride=2),
+    edge(images=2, channels=3, height=4, width=4, kernel=4, stride=4),
+    edge(images=0, channels=3, height=4, width=4, kernel=2, stride=2),
+)
+
+# Rows whose bit masks are whole bytes.
+BYTES_OF_BITS = (
+    *LLM_ROWS,
+    edge(rows=3, columns=8),
+    edge(rows=5, columns=4104),
     edge(rows=0, columns=4096),
 )

@@ -1,4 +1,5 @@
-// Max-pooling windows over planes (one channel of one image): the rule, and the two schedules.
+// Pooling windows over planes (one channel of one image) by strips. What is done with a window is a
+// rule (pool_rules.cuh).
 //
 // Strips, for windows that overlap by at most one row and tile the width (3x3 stride 2 padding 1,
 // 2x2 stride 2): a thread owns one vector of columns and walks down the plane. Every element is
@@ -6,24 +7,14 @@
 // neighbour is shuffled, and the one row that two windows share stays in registers. A plane that is
 // cut into bands, where there are too few planes to fill the machine, loads that row twice.
 //
-// Tiles, for every other window: a block copies whole planes, or a band of rows of one plane, to
-// shared memory, as one aligned run; windows overlap there. A band loads kernel - stride rows that
-// its neighbour loads too. Rows so long that one band does not fit are read through L1 (kStaged
-// false), every element once per window.
+// Tiles, for every other window: see pool_tile.cuh.
 #pragma once
 
 #include "memory.cuh"
+#include "pool_rules.cuh"
 #include "reduce.cuh"
 #include "row.cuh"
 #include "shared.cuh"
-
-// PyTorch's rule: a later element must be larger to win, and NaN always wins.
-__device__ inline void take_larger(float& best, int& place, float value, int at) {
-  if (value > best || value != value) {
-    best = value;
-    place = at;
-  }
-}
 
 struct Planes {
   long long count;
@@ -38,7 +29,7 @@ template <int kColumns>
 struct Strip {
   long long plane;
   int column, lane, lanes;
-  int first_row, end_row;  // of the band
+  int band, first_row, end_row;  // of the band
   bool active;
 
   __device__ Strip(const Planes& planes, int lanes, int rows, int band_rows, int threads)
@@ -50,76 +41,77 @@ struct Strip {
     plane = strip / across;
     column = static_cast<int>(strip % across) * kColumns;
     active = lane < lanes && plane < planes.count;
-    first_row = static_cast<int>(warp % planes.bands) * band_rows;
+    band = static_cast<int>(warp % planes.bands);
+    first_row = band * band_rows;
     end_row = first_row + band_rows < rows ? first_row + band_rows : rows;
   }
 };
 
-template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
 struct ForwardStrip {
+  using T = typename Rule::T;
   static constexpr int kWidth = elements_in<T, kBytes>();
   static constexpr int kOut = kWidth / kStride;
   static constexpr int kPadding = kKernel - kStride;
   static_assert(kWidth % kStride == 0 && (kPadding == 0 || kPadding == 1), "see above");
   using Values = Packed<T, kWidth>;
+  using State = typename Rule::State;
 
-  // The best of each window in one of its rows.
-  struct Best {
-    float value[kOut];
-    int place[kOut];
+  // What each window has of one of its rows.
+  struct Across {
+    State of[kOut];
   };
 
-  static __device__ Values outside() {
-    float values[kWidth];
-#pragma unroll
-    for (float& value : values) value = Maximum::identity();
-    return Values::rounded(values);
-  }
+  static __device__ Values outside() { return Values::filled(Rule::outside()); }
 
   // `first`: the strip begins the row, so that the column before it is padding.
-  static __device__ Best across(const Values& row, float before, bool first) {
-    Best best;
+  static __device__ Across across(const Values& row, float before, bool first) {
+    Across windows;
 #pragma unroll
     for (int o = 0; o < kOut; ++o) {
-      best.value[o] = o == 0 && kPadding ? before : row[o * kStride - kPadding];
-      best.place[o] = o == 0 && kPadding && first ? 1 : 0;
+      const bool outer = o == 0 && kPadding;
+      windows.of[o] = Rule::start(outer ? before : row[o * kStride - kPadding], outer && first);
 #pragma unroll
       for (int c = 1; c < kKernel; ++c) {
-        take_larger(best.value[o], best.place[o], row[o * kStride - kPadding + c], c);
+        Rule::take(windows.of[o], row[o * kStride - kPadding + c], c);
       }
     }
-    return best;
+    return windows;
   }
 
-  static __device__ void run(const T* x, T* y, unsigned char* offset, const Planes& planes,
-                             int lanes) {
+  static __device__ void run(const Rule& any, const T* x, const Planes& planes, int lanes) {
     const Strip<kWidth> strip(planes, lanes, planes.out_height, planes.band_rows, kThreads);
+    const auto& rule = any.of(strip.active ? strip.plane : 0);
     const T* const from = x + strip.plane * planes.height * planes.width + strip.column;
     const long long to =
         strip.plane * planes.out_height * planes.out_width + strip.column / kStride;
     const bool first = strip.column == 0;
 
+    const auto inside = [&](int row) { return strip.active && row >= 0 && row < planes.height; };
     const auto fetch = [&](int row) {
-      const bool inside = strip.active && row >= 0 && row < planes.height;
       const T* p = from + static_cast<long long>(row) * planes.width;
-      return inside ? Values::of(load<Reuse::kNever, kWidth>(p)) : outside();
+      return inside(row) ? Values::of(load<Reuse::kNever, kWidth>(p)) : outside();
+    };
+    const auto taken = [&](const Values& values, int row) {
+      if constexpr (Rule::kTakesAsIs) return values;
+      return inside(row) ? rule.taken(values) : values;
     };
     // The element before the strip: the neighbour's last one, unless that is in another warp.
     const auto before = [&](const Values& values, int row) {
       if constexpr (kPadding == 0) return 0.0f;
       float value = __shfl_up_sync(kWholeWarp, values[kWidth - 1], 1);
-      if (first) return Maximum::identity();
-      if (strip.lane == 0 && strip.active && row >= 0 && row < planes.height) {
-        value = to_float(
-            load<Reuse::kNever, 1>(from + static_cast<long long>(row) * planes.width - 1)[0]);
+      if (first) return Rule::outside();
+      if (strip.lane == 0 && inside(row)) {
+        const T* p = from + static_cast<long long>(row) * planes.width - 1;
+        value = rule.taken(to_float(load<Reuse::kNever, 1>(p)[0]));
       }
       return value;
     };
 
-    Best shared_row{};  // the last row of the window above
+    Across shared_row{};  // the last row of the window above
     if constexpr (kPadding) {
       const int row = strip.first_row * kStride - 1;
-      const Values values = fetch(row);
+      const Values values = taken(fetch(row), row);
       shared_row = across(values, before(values, row), first);
     }
     Values next[kStride];
@@ -130,113 +122,100 @@ struct ForwardStrip {
       Values rows[kStride];
 #pragma unroll
       for (int r = 0; r < kStride; ++r) {
-        rows[r] = next[r];
+        rows[r] = taken(next[r], o * kStride + r);
         next[r] = o + 1 < strip.end_row ? fetch((o + 1) * kStride + r) : outside();
       }
-      Best best = shared_row;
+      Across windows = shared_row;
 #pragma unroll
       for (int r = 0; r < kStride; ++r) {
-        const Best here = across(rows[r], before(rows[r], o * kStride + r), first);
+        const Across here = across(rows[r], before(rows[r], o * kStride + r), first);
+        const int place = (r + kPadding) * kKernel;
 #pragma unroll
         for (int i = 0; i < kOut; ++i) {
-          const int at = (r + kPadding) * kKernel + here.place[i];
           if (r == 0 && (kPadding == 0 || o == 0)) {  // the first row that is not padding
-            best.value[i] = here.value[i];
-            best.place[i] = at;
+            windows.of[i] = Rule::moved(here.of[i], place);
           } else {
-            take_larger(best.value[i], best.place[i], here.value[i], at);
+            Rule::merge(windows.of[i], here.of[i], place);
           }
         }
         if (r == kStride - 1) shared_row = here;
       }
       if (!strip.active) continue;
-      const long long p = to + static_cast<long long>(o) * planes.out_width;
-      Vector<T, kOut> maxima;
-      Vector<unsigned char, kOut> places;
-#pragma unroll
-      for (int i = 0; i < kOut; ++i) {
-        maxima[i] = from_float<T>(best.value[i]);
-        places[i] = static_cast<unsigned char>(best.place[i]);
-      }
-      store<kStores>(y + p, maxima);
-      store<kStores>(offset + p, places);
+      rule.template store<kStores>(to + static_cast<long long>(o) * planes.out_width, windows.of,
+                                   1.0f / (kKernel * kKernel));
     }
   }
 };
 
-// dx of a strip: each of its elements gathers the windows that point to it, in their order. No
+// dx of a strip: each of its elements gathers the windows that it is in, in their order. No
 // atomics, and no pass that sets dx to zero first.
-template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
 struct BackwardStrip {
+  using T = typename Rule::T;
   static constexpr int kWidth = elements_in<T, kBytes>();
   static constexpr int kOut = kWidth / kStride;
   static constexpr int kPadding = kKernel - kStride;
-  static constexpr int kNone = 255;  // a place no window has: kernels reach 15 x 15
+  using Loaded = typename Rule::template Loaded<kOut>;
+  using Values = Packed<T, kWidth>;
 
   // One row of windows above the strip, and the first window of the next strip.
   struct Windows {
-    float dy[kOut + 1];
-    int place[kOut + 1];
-  };
-  struct Loaded {
-    Vector<T, kOut> dy;
-    Vector<unsigned char, kOut> place;
+    typename Rule::Window of[kOut + 1];
   };
 
-  static __device__ void run(const T* dy, const unsigned char* offset, T* dx, const Planes& planes,
-                             int lanes) {
+  static __device__ void run(const Rule& rule, T* dx, const Planes& planes, int lanes) {
     const int rows = (planes.height + kStride - 1) / kStride;
     const Strip<kWidth> strip(planes, lanes, rows, planes.band_rows, kThreads);
     const long long from =
         strip.plane * planes.out_height * planes.out_width + strip.column / kStride;
-    T* const to = dx + strip.plane * planes.height * planes.width + strip.column;
+    const long long to = strip.plane * planes.height * planes.width + strip.column;
     const bool last = strip.column + kWidth == planes.width;
 
     const auto inside = [&](int row) { return strip.active && row < planes.out_height; };
     const auto fetch = [&](int row) {
-      Loaded loaded;
       const long long p = from + static_cast<long long>(row) * planes.out_width;
-      if (inside(row)) {
-        loaded.dy = load<Reuse::kNever, kOut>(dy + p);
-        loaded.place = load<Reuse::kNever, kOut>(offset + p);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kOut; ++i) {
-          loaded.dy[i] = from_float<T>(0.0f);
-          loaded.place[i] = kNone;
-        }
-      }
-      return loaded;
+      return inside(row) ? rule.template load<Reuse::kNever, kOut>(p)
+                         : Rule::template none<kOut>();
     };
     const auto windows = [&](const Loaded& loaded, int row) {
       Windows w;
 #pragma unroll
-      for (int i = 0; i < kOut; ++i) {
-        w.dy[i] = to_float(loaded.dy[i]);
-        w.place[i] = loaded.place[i];
-      }
-      w.dy[kOut] = 0.0f;
-      w.place[kOut] = kNone;
+      for (int i = 0; i < kOut; ++i) w.of[i] = Rule::window(loaded, i);
+      w.of[kOut] = Rule::nothing();
       if constexpr (kPadding) {
-        w.dy[kOut] = __shfl_down_sync(kWholeWarp, w.dy[0], 1);
-        w.place[kOut] = __shfl_down_sync(kWholeWarp, w.place[0], 1);
+        w.of[kOut] = Rule::below(w.of[0]);
         if (last) {
-          w.place[kOut] = kNone;
+          w.of[kOut] = Rule::nothing();
         } else if (strip.lane == strip.lanes - 1 && inside(row)) {
           const long long p = from + static_cast<long long>(row) * planes.out_width + kOut;
-          w.dy[kOut] = to_float(load<Reuse::kNever, 1>(dy + p)[0]);
-          w.place[kOut] = load<Reuse::kNever, 1>(offset + p)[0];
+          w.of[kOut] = Rule::window(rule.template load<Reuse::kNever, 1>(p), 0);
         }
       }
       return w;
     };
+    const auto writes = [&](int row) { return strip.active && row < planes.height; };
+    const auto at = [&](int row) { return to + static_cast<long long>(row) * planes.width; };
 
+    float total = 0.0f;
     Loaded ahead = fetch(strip.first_row);
     Windows now = windows(ahead, strip.first_row);
     if (strip.first_row + 1 < strip.end_row + kPadding) ahead = fetch(strip.first_row + 1);
     for (int m = strip.first_row; m < strip.end_row; ++m) {
+      Values inputs[kStride];
+      if constexpr (Rule::kInput) {
+#pragma unroll
+        for (int r = 0; r < kStride; ++r) {
+          if (writes(m * kStride + r)) {
+            inputs[r] = Values::of(load<Reuse::kNever, kWidth>(rule.x + at(m * kStride + r)));
+          }
+        }
+      }
       const Windows below = windows(ahead, m + 1);
       if (m + 2 < strip.end_row + kPadding) ahead = fetch(m + 2);
+      if constexpr (Rule::kSums) {
+#pragma unroll
+        for (int i = 0; i < kOut; ++i) total += Rule::counted(now.of[i]);
+      }
 #pragma unroll
       for (int r = 0; r < kStride; ++r) {
         float sums[kWidth];
@@ -245,24 +224,60 @@ struct BackwardStrip {
           sums[c] = 0.0f;
           gather(sums[c], now, r + kPadding, c);
           if (kPadding && r == kStride - 1) gather(sums[c], below, 0, c);
+          if constexpr (Rule::kInput) sums[c] *= inputs[r][c];
         }
-        const int row = m * kStride + r;
-        if (strip.active && row < planes.height) {
-          store<kStores>(to + static_cast<long long>(row) * planes.width,
-                         Packed<T, kWidth>::rounded(sums).vector());
+        if (writes(m * kStride + r)) {
+          store<kStores>(dx + at(m * kStride + r), Values::rounded(sums).vector());
         }
       }
       now = below;
     }
+    if constexpr (Rule::kSums) write_total(rule, strip, planes, total);
   }
 
   // Column c of the strip is in window c / kStride, and in the next one where they overlap.
   static __device__ void gather(float& sum, const Windows& w, int row, int c) {
+    constexpr float kWeight = 1.0f / (kKernel * kKernel);
     const int own = c / kStride;
     const int place = row * kKernel + c % kStride + kPadding;
-    if (w.place[own] == place) sum += w.dy[own];
-    if (kPadding && c % kStride == kStride - 1 && w.place[own + 1] == row * kKernel) {
-      sum += w.dy[own + 1];
+    Rule::add(sum, w.of[own], place, kWeight);
+    if (kPadding && c % kStride == kStride - 1) {
+      Rule::add(sum, w.of[own + 1], row * kKernel, kWeight);
     }
   }
+
+  // Of the strips of a plane, which are neighbours in one warp.
+  static __device__ void write_total(const Rule& rule, const Strip<kWidth>& strip,
+                                     const Planes& planes, float total) {
+    const int across = planes.width / kWidth;
+    const int place = strip.column / kWidth;
+    for (int step = 1; step < across; step *= 2) {
+      const float other = __shfl_down_sync(kWholeWarp, total, step);
+      if (place % (2 * step) == 0 && place + step < across) total += other;
+    }
+    if (strip.active && place == 0) rule.write(strip.plane, strip.band, planes.bands, total);
+  }
 };
+
+// Operands are those of the rule, in its order; T is the type of x or dx.
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
+          typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_forward_strips(const typename Rule::T* x, long long planes, int height, int width,
+                        int out_height, int out_width, int bands, int band_rows, int lanes,
+                        Operands... operands) {
+  ForwardStrip<Rule, kBytes, kKernel, kStride, kStores, kThreads>::run(
+      Rule{operands...}, x, {planes, height, width, out_height, out_width, bands, band_rows},
+      lanes);
+}
+
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
+          typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_backward_strips(typename Rule::T* dx, long long planes, int height, int width,
+                         int out_height, int out_width, int bands, int band_rows, int lanes,
+                         Operands... operands) {
+  BackwardStrip<Rule, kBytes, kKernel, kStride, kStores, kThreads>::run(
+      Rule{operands...}, dx, {planes, height, width, out_height, out_width, bands, band_rows},
+      lanes);
+}

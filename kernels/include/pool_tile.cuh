@@ -1,18 +1,26 @@
-// Max-pooling by tiles (see pool.cuh): any kernel, stride and padding, any width.
+// Pooling windows over planes by tiles: any kernel, stride and padding, any width, and windows that
+// differ. What is done with a window is a rule (pool_rules.cuh), where it is an axis
+// (pool_axis.cuh).
+//
+// A block copies whole planes, or a band of rows of one plane, to shared memory, as one aligned
+// run; windows overlap there. A band loads the rows that its neighbour loads too. Rows so long that
+// one band does not fit are read through L1 (kStaged false), every element once per window.
 #pragma once
 
 #include "pool.cuh"
+#include "pool_axis.cuh"
 
 // A block's work: whole planes, or a band of rows of one plane.
 struct Tile {
   long long first;  // plane
   int planes;
-  int row, rows;  // of what the block writes
+  int band, row, rows;  // of what the block writes
 
   __device__ Tile(const Planes& all, int together, int height) {
     first = blockIdx.x / all.bands * static_cast<long long>(together);
     planes = all.count - first < together ? static_cast<int>(all.count - first) : together;
-    row = static_cast<int>(blockIdx.x % all.bands) * all.band_rows;
+    band = static_cast<int>(blockIdx.x % all.bands);
+    row = band * all.band_rows;
     rows = height - row < all.band_rows ? height - row : all.band_rows;
   }
 };
@@ -23,7 +31,11 @@ struct Run {
   static constexpr int kWidth = elements_in<T, kBytes>();
   const T* data;
 
-  // Takes length * sizeof(T) + 2 * kBytes bytes of shared memory.
+  // Bytes of shared memory that a run of this length takes.
+  static __device__ int taken(int length) {
+    return (length * static_cast<int>(sizeof(T)) + 2 * kBytes) / kBytes * kBytes;
+  }
+
   __device__ Run(const T* p, long long start, int length, unsigned char* shared) : data(p + start) {
     if constexpr (kStaged) {
       const int shift =
@@ -50,22 +62,30 @@ struct Run {
 
   __device__ T operator[](long long i) const {
     if constexpr (kStaged) return data[static_cast<int>(i)];
-    return load<Reuse::kSoon, 1>(data + i)[0];
+    return load<Reuse::kNever, 1>(data + i)[0];
   }
 };
 
-template <typename T, int kBytes, int kKernel, int kStride, bool kStaged, Reuse kStores,
-          int kThreads>
+// What of a plane a window takes, and where the window begins: outside, with padding.
+struct Box {
+  int top, left;
+  int first_row, end_row, first_column, end_column;
+};
+
+template <class Rule, class Axis, int kBytes, bool kStaged, Reuse kStores, int kThreads>
 struct ForwardTile {
+  using T = typename Rule::T;
+  using State = typename Rule::State;
+  static constexpr int kKernel = Axis::kKernel;
+
   // `lanes` threads (a power of two) along an output row.
-  static __device__ void run(const T* x, T* y, unsigned char* offset, const Planes& planes,
-                             int padding, int together, int lanes) {
+  static __device__ void run(const Rule& any, const T* x, const Planes& planes, const Axis& rows,
+                             const Axis& columns, int together, int lanes) {
     const Tile tile(planes, together, planes.out_height);
     const bool whole = planes.bands == 1;
-    const int above = tile.row * kStride - padding;
-    const int below = (tile.row + tile.rows - 1) * kStride - padding + kKernel;
-    const int top = whole || above < 0 ? 0 : above;
-    const int end = whole || below > planes.height ? planes.height : below;
+    const int top = whole ? 0 : max(rows.begin(tile.row), 0);
+    const int end =
+        whole ? planes.height : min(rows.end(tile.row + tile.rows - 1), planes.height);
     const long long start = (tile.first * planes.height + top) * planes.width;
     const int length = kStaged ? tile.planes * (end - top) * planes.width : 0;
     const Run<T, kBytes, kStaged, kThreads> in(x, start, length, dynamic_shared<unsigned char>());
@@ -74,71 +94,72 @@ struct ForwardTile {
     for (int n = threadIdx.x / lanes; n < tile.planes * tile.rows; n += kThreads / lanes) {
       const int plane = n / tile.rows;
       const int row = tile.row + n % tile.rows;
-      const long long origin = static_cast<long long>(plane) * planes.height - top;
+      const auto& rule = any.of(tile.first + plane);
+      const int above = rows.begin(row), below = rows.end(row);
+      const float row_weight = Axis::weight(above, below);
       const long long to = ((tile.first + plane) * planes.out_height + row) * planes.out_width;
       for (int column = threadIdx.x % lanes; column < planes.out_width; column += lanes) {
-        float best;
-        int place;
-        window(in, planes, origin, row * kStride - padding, column * kStride - padding, best,
-               place);
-        store<kStores>(y + to + column, Vector<T, 1>{{from_float<T>(best)}});
-        store<kStores>(offset + to + column,
-                       Vector<unsigned char, 1>{{static_cast<unsigned char>(place)}});
+        const int left = columns.begin(column), right = columns.end(column);
+        const Box box{above,
+                      left,
+                      max(above, 0),
+                      min(below, planes.height),
+                      max(left, 0),
+                      min(right, planes.width)};
+        const long long origin = static_cast<long long>(plane) * planes.height - top;
+        const State state[1] = {window(rule, in, origin, planes.width, box)};
+        rule.template store<kStores>(to + column, state, row_weight * Axis::weight(left, right));
       }
     }
   }
 
+  // Where nothing in it wins, a window's place is its first element that is not padding.
   template <class In>
-  static __device__ void window(const In& in, const Planes& planes, long long origin, int top,
-                                int left, float& best, int& place) {
-    const int first_row = top < 0 ? -top : 0;
-    const int first_column = left < 0 ? -left : 0;
-    // Where all is -inf, the place is the first element that is not padding.
-    best = Maximum::identity();
-    place = first_row * kKernel + first_column;
-    const bool inside = top >= 0 && left >= 0 && top + kKernel <= planes.height &&
-                        left + kKernel <= planes.width;
-    constexpr int kUnroll = kKernel <= 3 ? kKernel : 1;
-    if (inside) {
+  static __device__ State window(const Rule& rule, const In& in, long long origin, int width,
+                                 const Box& box) {
+    State state =
+        Rule::empty((box.first_row - box.top) * kKernel + box.first_column - box.left);
+    if constexpr (kKernel > 0) {
+      constexpr int kUnroll = kKernel <= 3 ? kKernel : 1;
+      if (box.end_row - box.first_row == kKernel && box.end_column - box.first_column == kKernel) {
 #pragma unroll kUnroll
-      for (int r = 0; r < kKernel; ++r) {
-        const long long p = (origin + top + r) * planes.width + left;
+        for (int r = 0; r < kKernel; ++r) {
+          const long long p = (origin + box.top + r) * width + box.left;
 #pragma unroll
-        for (int c = 0; c < kKernel; ++c) {
-          take_larger(best, place, to_float(in[p + c]), r * kKernel + c);
+          for (int c = 0; c < kKernel; ++c) {
+            Rule::take(state, rule.taken(to_float(in[p + c])), r * kKernel + c);
+          }
         }
-      }
-    } else {
-      const int rows = planes.height - top < kKernel ? planes.height - top : kKernel;
-      const int columns = planes.width - left < kKernel ? planes.width - left : kKernel;
-      for (int r = first_row; r < rows; ++r) {
-        const long long p = (origin + top + r) * planes.width + left;
-        for (int c = first_column; c < columns; ++c) {
-          take_larger(best, place, to_float(in[p + c]), r * kKernel + c);
-        }
+        return state;
       }
     }
+    for (int r = box.first_row; r < box.end_row; ++r) {
+      const long long p = (origin + r) * width;
+      const int place = (r - box.top) * kKernel - box.left;
+      for (int c = box.first_column; c < box.end_column; ++c) {
+        Rule::take(state, rule.taken(to_float(in[p + c])), place + c);
+      }
+    }
+    return state;
   }
 };
 
-template <typename T, int kBytes, int kKernel, int kStride, bool kStaged, Reuse kStores,
-          int kThreads>
+template <class Rule, class Axis, int kBytes, bool kStaged, Reuse kStores, int kThreads>
 struct BackwardTile {
-  static __device__ void run(const T* dy, const unsigned char* offset, T* dx, const Planes& planes,
-                             int padding, int together, int lanes) {
+  using T = typename Rule::T;
+  template <typename U>
+  using RunOf = Run<U, kBytes, kStaged, kThreads>;
+  using Staged = typename Rule::template Staged<RunOf<T>, RunOf<unsigned char>>;
+
+  static __device__ void run(const Rule& rule, T* dx, const Planes& planes, const Axis& rows,
+                             const Axis& columns, int together, int lanes) {
     const Tile tile(planes, together, planes.height);
     const bool whole = planes.bands == 1;
-    const int top = whole ? 0 : first_window(tile.row + padding);
-    const int end = whole ? planes.out_height
-                          : after_window(tile.row + tile.rows - 1 + padding, planes.out_height);
+    const int top = whole ? 0 : rows.first(tile.row);
+    const int end = whole ? planes.out_height : rows.after(tile.row + tile.rows - 1);
     const long long start = (tile.first * planes.out_height + top) * planes.out_width;
-    const int rows = end > top ? end - top : 0;
-    const int length = kStaged ? tile.planes * rows * planes.out_width : 0;
-    unsigned char* const shared = dynamic_shared<unsigned char>();
-    const int taken = (length * static_cast<int>(sizeof(T)) + 2 * kBytes) / kBytes * kBytes;
-    const Run<T, kBytes, kStaged, kThreads> gradients(dy, start, length, shared);
-    const Run<unsigned char, kBytes, kStaged, kThreads> places(offset, start, length,
-                                                               shared + taken);
+    const int length = kStaged ? tile.planes * max(end - top, 0) * planes.out_width : 0;
+    const Staged windows(rule, start, length, dynamic_shared<unsigned char>());
     __syncthreads();
 
     for (int n = threadIdx.x / lanes; n < tile.planes * tile.rows; n += kThreads / lanes) {
@@ -146,33 +167,95 @@ struct BackwardTile {
       const int row = tile.row + n % tile.rows;
       const long long origin = static_cast<long long>(plane) * planes.out_height - top;
       const long long to = ((tile.first + plane) * planes.height + row) * planes.width;
-      const int above = first_window(row + padding);
-      const int below = after_window(row + padding, planes.out_height);
+      const int above = rows.first(row), below = rows.after(row);
       for (int column = threadIdx.x % lanes; column < planes.width; column += lanes) {
-        const int left = first_window(column + padding);
-        const int right = after_window(column + padding, planes.out_width);
+        const int left = columns.first(column), right = columns.after(column);
         float sum = 0.0f;
         // One or two turns each: unrolled further they only take registers.
 #pragma unroll 1
         for (int o = above; o < below; ++o) {
           const long long p = (origin + o) * planes.out_width;
-          const int place = (row + padding - o * kStride) * kKernel + column + padding;
+          const int row_begin = rows.begin(o);
+          const float row_weight = Axis::weight(row_begin, rows.end(o));
 #pragma unroll 1
           for (int i = left; i < right; ++i) {
-            if (places[p + i] == place - i * kStride) sum += to_float(gradients[p + i]);
+            const int begin = columns.begin(i);
+            const int place = (row - row_begin) * Axis::kKernel + column - begin;
+            Rule::add(sum, windows(p + i), place, row_weight * Axis::weight(begin, columns.end(i)));
           }
         }
+        if constexpr (Rule::kInput) sum *= to_float(load<Reuse::kNever, 1>(rule.x + to + column)[0]);
         store<kStores>(dx + to + column, Vector<T, 1>{{from_float<T>(sum)}});
       }
     }
+    if constexpr (Rule::kSums) write_totals(rule, windows, planes, rows, tile, top);
   }
 
-  // Windows [first, after) hold the element at `at`, counted with the padding.
-  static __device__ int first_window(int at) {
-    return at < kKernel ? 0 : (at - kKernel) / kStride + 1;
-  }
-  static __device__ int after_window(int at, int windows) {
-    const int after = at / kStride + 1;
-    return after < windows ? after : windows;
+  // A warp per plane. A window is counted by the band that has its first row.
+  static __device__ void write_totals(const Rule& rule, const Staged& windows, const Planes& planes,
+                                      const Axis& rows, const Tile& tile, int top) {
+    int first = top, after = rows.after(tile.row + tile.rows - 1);
+    while (first < after && rows.begin(first) < tile.row && tile.row > 0) ++first;
+    for (int plane = threadIdx.x / kWarp; plane < tile.planes; plane += kThreads / kWarp) {
+      const long long origin = static_cast<long long>(plane) * planes.out_height - top;
+      float total = 0.0f;
+      for (int i = threadIdx.x % kWarp; i < (after - first) * planes.out_width; i += kWarp) {
+        total += Rule::counted(windows((origin + first) * planes.out_width + i));
+      }
+      total = reduce_lanes<Sum>(total);
+      if (threadIdx.x % kWarp == 0) rule.write(tile.first + plane, tile.band, planes.bands, total);
+    }
   }
 };
+
+// Operands are those of the rule, in its order.
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
+          bool kStaged, typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_forward_tiles(const typename Rule::T* x, long long planes, int height, int width,
+                       int out_height, int out_width, int bands, int band_rows, int lanes,
+                       int padding, int together, Operands... operands) {
+  using Axis = FixedAxis<kKernel, kStride>;
+  ForwardTile<Rule, Axis, kBytes, kStaged, kStores, kThreads>::run(
+      Rule{operands...}, x, {planes, height, width, out_height, out_width, bands, band_rows},
+      {height, out_height, padding}, {width, out_width, padding}, together, lanes);
+}
+
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
+          bool kStaged, typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_backward_tiles(typename Rule::T* dx, long long planes, int height, int width,
+                        int out_height, int out_width, int bands, int band_rows, int lanes,
+                        int padding, int together, Operands... operands) {
+  using Axis = FixedAxis<kKernel, kStride>;
+  BackwardTile<Rule, Axis, kBytes, kStaged, kStores, kThreads>::run(
+      Rule{operands...}, dx, {planes, height, width, out_height, out_width, bands, band_rows},
+      {height, out_height, padding}, {width, out_width, padding}, together, lanes);
+}
+
+// The same with windows that differ; the last four are the divisors of an axis, see Divider.
+template <class Rule, int kBytes, Reuse kStores, int kThreads, bool kStaged, typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_forward_adaptive(const typename Rule::T* x, long long planes, int height, int width,
+                          int out_height, int out_width, int bands, int band_rows, int lanes,
+                          int together, unsigned long long by_height,
+                          unsigned long long by_out_height, unsigned long long by_width,
+                          unsigned long long by_out_width, Operands... operands) {
+  ForwardTile<Rule, AdaptiveAxis, kBytes, kStaged, kStores, kThreads>::run(
+      Rule{operands...}, x, {planes, height, width, out_height, out_width, bands, band_rows},
+      {height, out_height, {by_height}, {by_out_height}},
+      {width, out_width, {by_width}, {by_out_width}}, together, lanes);
+}
+
+template <class Rule, int kBytes, Reuse kStores, int kThreads, bool kStaged, typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_backward_adaptive(typename Rule::T* dx, long long planes, int height, int width,
+                           int out_height, int out_width, int bands, int band_rows, int lanes,
+                           int together, unsigned long long by_height,
+                           unsigned long long by_out_height, unsigned long long by_width,
+                           unsigned long long by_out_width, Operands... operands) {
+  BackwardTile<Rule, AdaptiveAxis, kBytes, kStaged, kStores, kThreads>::run(
+      Rule{operands...}, dx, {planes, height, width, out_height, out_width, bands, band_rows},
+      {height, out_height, {by_height}, {by_out_height}},
+      {width, out_width, {by_width}, {by_out_width}}, together, lanes);
+}

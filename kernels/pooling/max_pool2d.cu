@@ -1,5 +1,5 @@
-// Max-pooling of NCHW planes. The rule and the schedules are in include/pool.cuh and pool_tile.cuh,
-// the choice between them in max_pool2d_cuda.py.
+// Max-pooling of NCHW planes. The rule is in include/pool_rules.cuh, the schedules are in pool.cuh
+// and pool_tile.cuh, the choice between them in backends/cuda_pool.py.
 //
 // Forward
 // 1. A thread per output, its window read from global memory: 3x3 stride 2 asks for every element
@@ -17,43 +17,3 @@
 // 2. Gather: an element of dx adds the windows that point to it, at most (kernel / stride)^2 of
 //    them, in order: one pass, the same bits every time.
 #include "pool_tile.cuh"
-
-template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
-__global__ void __launch_bounds__(kThreads)
-    max_pool2d_forward_strips(const T* x, T* y, unsigned char* offset, long long planes, int height,
-                              int width, int out_height, int out_width, int bands, int band_rows,
-                              int lanes) {
-  ForwardStrip<T, kBytes, kKernel, kStride, kStores, kThreads>::run(
-      x, y, offset, {planes, height, width, out_height, out_width, bands, band_rows}, lanes);
-}
-
-template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads>
-__global__ void __launch_bounds__(kThreads)
-    max_pool2d_backward_strips(const T* dy, const unsigned char* offset, T* dx, long long planes,
-                               int height, int width, int out_height, int out_width, int bands,
-                               int band_rows, int lanes) {
-  BackwardStrip<T, kBytes, kKernel, kStride, kStores, kThreads>::run(
-      dy, offset, dx, {planes, height, width, out_height, out_width, bands, band_rows}, lanes);
-}
-
-template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
-          bool kStaged>
-__global__ void __launch_bounds__(kThreads)
-    max_pool2d_forward_tiles(const T* x, T* y, unsigned char* offset, long long planes, int height,
-                             int width, int out_height, int out_width, int bands, int band_rows,
-                             int lanes, int padding, int together) {
-  ForwardTile<T, kBytes, kKernel, kStride, kStaged, kStores, kThreads>::run(
-      x, y, offset, {planes, height, width, out_height, out_width, bands, band_rows}, padding,
-      together, lanes);
-}
-
-template <typename T, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
-          bool kStaged>
-__global__ void __launch_bounds__(kThreads)
-    max_pool2d_backward_tiles(const T* dy, const unsigned char* offset, T* dx, long long planes,
-                              int height, int width, int out_height, int out_width, int bands,
-                              int band_rows, int lanes, int padding, int together) {
-  BackwardTile<T, kBytes, kKernel, kStride, kStaged, kStores, kThreads>::run(
-      dy, offset, dx, {planes, height, width, out_height, out_width, bands, band_rows}, padding,
-      together, lanes);
-}

@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 import torch
 from membound.kernels.backends.cuda import MAX_BLOCKS
+from membound.kernels.backends.cuda_pool import Problem, plan_of, strip_bytes
 from membound.kernels.dtypes import DType, bfloat16, float16, float32
 from membound.kernels.operation import DIRECTIONS
 from membound.kernels.pooling import max_pool2d as statement
-from membound.kernels.pooling.max_pool2d_cuda import Problem, plan_of, strip_bytes
 from membound.kernels.spec import CannotPrepare
 from membound.kernels.target import ARCHITECTURES, reference_target
 from membound.tests.emulator.run import prepare, run_cuda, spec_of
@@ -147,7 +147,8 @@ def problem(
     forward: bool, planes: int, size: tuple[int, int], window: tuple[int, int, int], dtype: DType
 ) -> Problem:
     out_height, out_width = (statement.pooled(length, *window) for length in size)
-    return Problem(forward, planes, *size, out_height, out_width, *window, dtype.bits // 8)
+    item = dtype.bits // 8
+    return Problem(forward, planes, *size, out_height, out_width, *window, item, item + 1)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -57,6 +57,12 @@ LITERALS: list[tuple[str, str, int]] = [
     ("momentum", "forward", 402_653_184),
     ("sgd_momentum", "forward", 671_088_640),  # 5sE
     ("grad_accumulate", "forward", 671_088_640),  # (4 + 2 + 4)E
+    ("cross_entropy", "forward", 134_348_800),  # sE + 16M
+    ("cross_entropy", "backward", 268_566_528),  # 2sE + 16M
+    ("cross_entropy_smoothed", "forward", 134_348_800),
+    ("cross_entropy_smoothed", "backward", 268_566_528),
+    ("cross_entropy_forward_backward", "forward", 268_566_528),  # 2sE + 16M
+    ("cross_entropy_smoothed_forward_backward", "forward", 268_566_528),
     ("quantize_e4m3", "forward", 201_326_596),  # (2 + 1)E + 4
     ("quantize_e5m2", "forward", 201_326_596),
     ("quantize_e4m3_rows", "forward", 201_359_360),  # (2 + 1)E + 4M
@@ -105,6 +111,12 @@ LITERALS: list[tuple[str, str, int]] = [
     ("rms_norm", "backward", 402_718_720),  # 3sE + 2sN + 4M
     ("add_rms_norm", "forward", 536_920_064),  # 4sE + sN + 4M
     ("add_rms_norm", "backward", 536_936_448),  # 4sE + 2sN + 4M
+    ("dropout", "forward", 268_435_472),  # 2sE, and 16 for seed and offset
+    ("dropout", "backward", 268_435_472),
+    ("dropout_byte_mask", "forward", 335_544_336),  # (2s + 1)E, and 16
+    ("dropout_byte_mask", "backward", 335_544_320),
+    ("dropout_bit_mask", "forward", 276_824_080),  # (2s + 1/8)E, and 16
+    ("dropout_bit_mask", "backward", 276_824_064),
     ("add_layer_norm", "forward", 536_969_216),  # 4sE + 2sN + 8M
     ("add_layer_norm", "backward", 536_985_600),  # 4sE + 3sN + 8M
 ]
@@ -134,6 +146,35 @@ def test_max_pool_bytes_of_the_resnet_stem(
     assert directions.forward.traffic == forward
     assert directions.backward is not None
     assert directions.backward.traffic == backward
+
+
+STAGE = {"images": 32, "channels": 256, "height": 56, "width": 56}
+WINDOWED = STAGE | {"kernel": 2, "stride": 2}
+ADAPTED = STAGE | {"out_height": 6, "out_width": 6}
+IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
+    # of bfloat16: Ei = 32 · 256 · 56 · 56 = 25,690,112, or the stem's 25,690,112 with Eo a quarter
+    ("avg_pool2d", "forward", STEM, 64_225_280),  # s(Ei + Eo)
+    ("avg_pool2d", "backward", STEM, 64_225_280),
+    ("adaptive_avg_pool2d", "forward", ADAPTED, 51_970_048),  # Eo = 294,912
+    ("adaptive_avg_pool2d", "backward", ADAPTED, 51_970_048),
+    ("batch_norm_inference", "forward", STAGE, 102_764_544),  # 2sE + 8C + 2pC, p = 4
+    ("batch_norm_inference_nhwc", "forward", STAGE, 102_764_544),
+    ("batch_norm", "forward", STAGE, 102_768_640),  # 2sE + 8C + 16C + 2pC
+    ("batch_norm_nhwc", "forward", STAGE, 102_768_640),
+    ("batch_norm", "backward", STAGE, 154_145_792),  # 3sE + 8C + 3pC
+    ("batch_norm_nhwc", "backward", STAGE, 154_145_792),
+    ("lp_pool2d", "forward", WINDOWED, 64_225_280),
+    ("lp_pool2d", "backward", WINDOWED, 128_450_560),  # 2s(Ei + Eo)
+]
+
+
+@pytest.mark.parametrize(("name", "direction", "dims", "bytes_"), IMAGE_LITERALS)
+def test_bf16_bytes_of_pooled_images(
+    catalogue: Catalogue, name: str, direction: str, dims: dict[str, int], bytes_: int
+) -> None:
+    io = catalogue.operations[name].directions(dims, bfloat16).get(direction)
+    assert io is not None
+    assert io.traffic == bytes_
 
 
 def test_max_pool_moves_2_75_bytes_an_input_element_where_eight_byte_indices_move_4_5(
@@ -175,6 +216,23 @@ def test_rows_that_no_block_keeps_are_read_twice(
     io = catalogue.operations[name].directions(dims, bfloat16).get(direction)
     assert io is not None
     assert io.schedule_bytes == bytes_
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "bytes_"),
+    [  # of bfloat16: 3sE and 5sE, and what is known of a channel once more
+        ("batch_norm", "forward", 154_150_912),  # 3sE + 32C + 8C
+        ("batch_norm_nhwc", "forward", 154_150_912),
+        ("batch_norm", "backward", 256_909_312),  # 5sE + 20C + 12C
+        ("batch_norm_nhwc", "backward", 256_909_312),
+    ],
+)
+def test_channels_are_read_twice_in_training(
+    catalogue: Catalogue, name: str, direction: str, bytes_: int
+) -> None:
+    io = catalogue.operations[name].directions(STAGE, bfloat16).get(direction)
+    assert io is not None
+    assert io.schedule_bytes == io.scheduled == bytes_
 
 
 @pytest.mark.parametrize(
@@ -228,6 +286,7 @@ def test_bytes_an_element_of_fused_quantization_and_of_its_chains(
 def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
     stated: set[tuple[str, str]] = {(name, direction) for name, direction, _ in LITERALS}
     stated |= {("max_pool2d", "forward"), ("max_pool2d", "backward")}
+    stated |= {(name, direction) for name, direction, *_ in IMAGE_LITERALS}
     stated |= {("nchw_to_nhwc", "forward"), ("nhwc_to_nchw", "forward")}
     stated |= {("causal_softmax", "forward"), ("causal_softmax", "backward")}
     there = {

@@ -1,0 +1,328 @@
+// What a pooling does with a window, forward, and what a window gives back, backward. The schedules
+// (strips in pool.cuh, tiles in pool_tile.cuh, channels last in pool_nhwc.cuh) know no arithmetic.
+//
+// Forward, a rule over T:
+//   of(plane)                   the rule on this plane
+//   taken(x)                    an element, or a vector of them, as it is compared or added; x itself
+//                               where kTakesAsIs
+//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them
+//   empty(place)                a window in which nothing was taken yet
+//   store(p, states, scale)     results from element p on; scale is 1 / the elements of a window
+// Backward, a gradient over T:
+//   Loaded, load(p), none()     what memory holds of N windows, packed until it is used
+//   Window; window(loaded, i)   of one of them; nothing() is a window that gives nothing
+//   below(window)               the one that the next lane has
+//   add(sum, window, place, weight)   to the gradient of the element at `place` of a window of
+//                               1 / weight elements
+//   Staged                      the same windows, in shared memory
+//   kInput                      dx is the sum times x, an operand of dx's shape
+//   kSums                       `counted(window)` is summed as well: write(plane, band, bands, sum)
+#pragma once
+
+#include "math.cuh"
+#include "reduce.cuh"
+#include "row_packed.cuh"
+
+// PyTorch's rule: a later element must be larger to win, and NaN always wins.
+__device__ inline void take_larger(float& best, int& place, float value, int at) {
+  if (value > best || value != value) {
+    best = value;
+    place = at;
+  }
+}
+
+template <typename T, int N>
+__device__ Vector<T, N> zeros() {
+  Vector<T, N> vector;
+#pragma unroll
+  for (int i = 0; i < N; ++i) vector[i] = from_float<T>(0.0f);
+  return vector;
+}
+
+// A place that no window has: kernels reach 15 x 15.
+constexpr int kNone = 255;
+
+template <typename T_>
+struct Max {
+  using T = T_;
+  struct State {
+    float value;
+    int place;
+  };
+  static constexpr bool kTakesAsIs = true;
+  T* y;
+  unsigned char* offset;
+
+  __device__ const Max& of(long long) const { return *this; }
+  static __device__ float outside() { return Maximum::identity(); }
+  template <class Value>
+  __device__ Value taken(const Value& x) const {
+    return x;
+  }
+  static __device__ State empty(int place) { return {outside(), place}; }
+  static __device__ State start(float value, int place) { return {value, place}; }
+  static __device__ void take(State& best, float value, int place) {
+    take_larger(best.value, best.place, value, place);
+  }
+  static __device__ State moved(const State& row, int place) { return {row.value, place + row.place}; }
+  static __device__ void merge(State& best, const State& row, int place) {
+    take(best, row.value, place + row.place);
+  }
+  template <Reuse kStores, int N>
+  __device__ void store(long long p, const State (&best)[N], float) const {
+    Vector<T, N> maxima;
+    Vector<unsigned char, N> places;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      maxima[i] = from_float<T>(best[i].value);
+      places[i] = static_cast<unsigned char>(best[i].place);
+    }
+    ::store<kStores>(y + p, maxima);
+    ::store<kStores>(offset + p, places);
+  }
+};
+
+// max of relu(x + bias), x + bias rounded as a layer of its own would store it: the bias is one per
+// channel. relu keeps the order, so it comes last; what it clips has no place.
+template <typename T_>
+struct BiasReluMax : Max<T_> {
+  using T = T_;
+  using typename Max<T>::State;
+  static constexpr bool kTakesAsIs = false;
+  const T* channel_bias;
+  int channels;
+  float bias;  // of this plane
+
+  __device__ BiasReluMax(T* y, unsigned char* offset, const T* channel_bias, int channels)
+      : Max<T>{y, offset}, channel_bias(channel_bias), channels(channels), bias(0.0f) {}
+
+  __device__ BiasReluMax of(long long plane) const {
+    BiasReluMax own = *this;
+    const int channel = static_cast<int>(plane % channels);
+    own.bias = to_float(load<Reuse::kSoon, 1>(channel_bias + channel)[0]);
+    return own;
+  }
+  __device__ float taken(float x) const { return to_float(from_float<T>(x + bias)); }
+  template <int N>
+  __device__ Packed<T, N> taken(const Packed<T, N>& x) const {
+    float sums[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums[i] = x[i] + bias;
+    return Packed<T, N>::rounded(sums);
+  }
+  template <Reuse kStores, int N>
+  __device__ void store(long long p, const State (&best)[N], float scale) const {
+    State clipped[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      clipped[i].value = best[i].value < 0.0f ? 0.0f : best[i].value;
+      clipped[i].place = best[i].value <= 0.0f ? kNone : best[i].place;
+    }
+    Max<T>::template store<kStores>(p, clipped, scale);
+  }
+};
+
+template <typename T_>
+struct Mean {
+  using T = T_;
+  struct State {
+    float sum;
+  };
+  static constexpr bool kTakesAsIs = true;
+  T* y;
+
+  __device__ const Mean& of(long long) const { return *this; }
+  static __device__ float outside() { return 0.0f; }
+  template <class Value>
+  __device__ Value taken(const Value& x) const {
+    return x;
+  }
+  static __device__ State empty(int) { return {0.0f}; }
+  static __device__ State start(float x, int) { return {x}; }
+  static __device__ void take(State& state, float x, int) { state.sum += x; }
+  static __device__ State moved(const State& row, int) { return row; }
+  static __device__ void merge(State& state, const State& row, int) { state.sum += row.sum; }
+  template <Reuse kStores, int N>
+  __device__ void store(long long p, const State (&state)[N], float scale) const {
+    Vector<T, N> means;
+#pragma unroll
+    for (int i = 0; i < N; ++i) means[i] = from_float<T>(state[i].sum * scale);
+    ::store<kStores>(y + p, means);
+  }
+};
+
+// The root of the sum of squares.
+template <typename T_>
+struct Norm2 : Mean<T_> {
+  using T = T_;
+  using typename Mean<T>::State;
+
+  __device__ const Norm2& of(long long) const { return *this; }
+  static __device__ State start(float x, int) { return {x * x}; }
+  static __device__ void take(State& state, float x, int) { state.sum = fmaf(x, x, state.sum); }
+  template <Reuse kStores, int N>
+  __device__ void store(long long p, const State (&state)[N], float) const {
+    Vector<T, N> roots;
+#pragma unroll
+    for (int i = 0; i < N; ++i) roots[i] = from_float<T>(sqrt_fast(state[i].sum));
+    ::store<kStores>(this->y + p, roots);
+  }
+};
+
+template <typename T_>
+struct MaxGradient {
+  using T = T_;
+  static constexpr bool kInput = false, kSums = false;
+  struct Window {
+    float dy;
+    int place;
+  };
+  template <int N>
+  struct Loaded {
+    Vector<T, N> dy;
+    Vector<unsigned char, N> place;
+  };
+  const T* dy;
+  const unsigned char* offset;
+
+  template <Reuse kReuse, int N>
+  __device__ Loaded<N> load(long long p) const {
+    return {::load<kReuse, N>(dy + p), ::load<kReuse, N>(offset + p)};
+  }
+  template <int N>
+  static __device__ Loaded<N> none() {
+    Loaded<N> loaded;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      loaded.dy[i] = from_float<T>(0.0f);
+      loaded.place[i] = kNone;
+    }
+    return loaded;
+  }
+  static __device__ Window nothing() { return {0.0f, kNone}; }
+  template <int N>
+  static __device__ Window window(const Loaded<N>& loaded, int i) {
+    return {to_float(loaded.dy[i]), loaded.place[i]};
+  }
+  static __device__ Window below(const Window& w) {
+    return {__shfl_down_sync(kWholeWarp, w.dy, 1), __shfl_down_sync(kWholeWarp, w.place, 1)};
+  }
+  static __device__ void add(float& sum, const Window& w, int place, float) {
+    if (w.place == place) sum += w.dy;
+  }
+  template <class Run, class Places>
+  struct Staged {
+    Run dy;
+    Places offset;
+    __device__ Staged(const MaxGradient& own, long long start, int length, unsigned char* shared)
+        : dy(own.dy, start, length, shared),
+          offset(own.offset, start, length, shared + Run::taken(length)) {}
+    __device__ Window operator()(long long p) const { return {to_float(dy[p]), offset[p]}; }
+  };
+};
+
+// The same where relu has clipped windows; the gradient of the bias is the sum of the others.
+// partial: [shares, channels], a share being a band of rows of one image.
+template <typename T_>
+struct BiasReluMaxGradient : MaxGradient<T_> {
+  using T = T_;
+  using typename MaxGradient<T>::Window;
+  static constexpr bool kSums = true;
+  float* partial;
+  int channels;
+
+  static __device__ float counted(const Window& w) { return w.place == kNone ? 0.0f : w.dy; }
+  __device__ void write(long long plane, int band, int bands, float sum) const {
+    const long long row = plane / channels * bands + band;
+    store<Reuse::kSoon>(partial + row * channels + plane % channels, Vector<float, 1>{{sum}});
+  }
+};
+
+template <typename T_>
+struct MeanGradient {
+  using T = T_;
+  static constexpr bool kInput = false, kSums = false;
+  struct Window {
+    float dy;
+  };
+  template <int N>
+  struct Loaded {
+    Vector<T, N> dy;
+  };
+  const T* dy;
+
+  template <Reuse kReuse, int N>
+  __device__ Loaded<N> load(long long p) const {
+    return {::load<kReuse, N>(dy + p)};
+  }
+  template <int N>
+  static __device__ Loaded<N> none() {
+    return {zeros<T, N>()};
+  }
+  static __device__ Window nothing() { return {0.0f}; }
+  template <int N>
+  static __device__ Window window(const Loaded<N>& loaded, int i) {
+    return {to_float(loaded.dy[i])};
+  }
+  static __device__ Window below(const Window& w) {
+    return {__shfl_down_sync(kWholeWarp, w.dy, 1)};
+  }
+  static __device__ void add(float& sum, const Window& w, int, float weight) {
+    sum = fmaf(w.dy, weight, sum);
+  }
+  template <class Run, class>
+  struct Staged {
+    Run dy;
+    __device__ Staged(const MeanGradient& own, long long start, int length, unsigned char* shared)
+        : dy(own.dy, start, length, shared) {}
+    __device__ Window operator()(long long p) const { return {to_float(dy[p])}; }
+  };
+};
+
+// d/dx of the root y of a sum of squares: x / y, and 0 where all of the window is 0.
+template <typename T_>
+struct Norm2Gradient {
+  using T = T_;
+  static constexpr bool kInput = true, kSums = false;
+  struct Window {
+    float share;  // dy / y
+  };
+  template <int N>
+  struct Loaded {
+    Vector<T, N> dy, y;
+  };
+  const T* dy;
+  const T* x;
+  const T* y;
+
+  static __device__ Window ratio(float dy, float y) {
+    return {y == 0.0f ? 0.0f : dy * reciprocal_fast(y)};
+  }
+  template <Reuse kReuse, int N>
+  __device__ Loaded<N> load(long long p) const {
+    return {::load<kReuse, N>(dy + p), ::load<kReuse, N>(y + p)};
+  }
+  template <int N>
+  static __device__ Loaded<N> none() {
+    return {zeros<T, N>(), zeros<T, N>()};
+  }
+  static __device__ Window nothing() { return {0.0f}; }
+  template <int N>
+  static __device__ Window window(const Loaded<N>& loaded, int i) {
+    return ratio(to_float(loaded.dy[i]), to_float(loaded.y[i]));
+  }
+  static __device__ Window below(const Window& w) {
+    return {__shfl_down_sync(kWholeWarp, w.share, 1)};
+  }
+  static __device__ void add(float& sum, const Window& w, int, float) { sum += w.share; }
+  template <class Run, class>
+  struct Staged {
+    Run dy, y;
+    __device__ Staged(const Norm2Gradient& own, long long start, int length, unsigned char* shared)
+        : dy(own.dy, start, length, shared),
+          y(own.y, start, length, shared + Run::taken(length)) {}
+    __device__ Window operator()(long long p) const {
+      return ratio(to_float(dy[p]), to_float(y[p]));
+    }
+  };
+};
