@@ -49,8 +49,11 @@ def evaluate(
     direction: Direction,
     inputs: Mapping[str, torch.Tensor],
     device: str | torch.device = "cpu",
+    first: int = 0,
 ) -> dict[str, torch.Tensor]:
     """Outputs of the reference by name, on `device`, where `inputs` are.
+
+    first: where `inputs` begin in something longer, along the dimension they are sliced in.
 
     float64 where the operand is floating, else its own dtype. Raises ValueError where the
     reference gives other shapes than stated.
@@ -63,7 +66,7 @@ def evaluate(
         )
         for tensor in direction.outputs
     }
-    for rows, parts in _reference_slices(direction, inputs):
+    for rows, parts in _reference_slices(direction, inputs, first):
         for tensor, part in zip(direction.outputs, parts, strict=True):
             sliced = _sliced(tensor, direction.batch)
             into = outputs[tensor.name][rows] if sliced else outputs[tensor.name]
@@ -77,7 +80,7 @@ def evaluate(
 
 
 def _reference_slices(
-    direction: Direction, inputs: Mapping[str, torch.Tensor]
+    direction: Direction, inputs: Mapping[str, torch.Tensor], first: int
 ) -> Iterator[tuple[slice, tuple[torch.Tensor, ...]]]:
     """(rows, outputs of the reference on these rows), until all rows are done."""
     batch = direction.batch
@@ -96,7 +99,8 @@ def _reference_slices(
         if not arguments:  # a fill has no input to learn its rows from
             yield slice(0, extent), _tuple(direction.reference(*direction.writes[0].shape))
             return
-        yield rows, _tuple(direction.reference(*arguments))
+        place = {"first": first + start} if direction.positioned else {}
+        yield rows, _tuple(direction.reference(*arguments, **place))
 
 
 def _sliced(tensor: Tensor, batch: str | None) -> bool:

@@ -101,6 +101,7 @@ class Direction:
     reference: float64 tensors of `reads` in order, in; `writes` then `saves`, in order, out. Unless
         `separable` is False it may be given a slice of the leading dimension of its first tensor;
         an output without that dimension is then the sum over the slices.
+    positioned: the reference depends on where a slice stands, and takes its first index, `first=`.
     saves: what forward leaves for backward. Part of the traffic; not compared by itself, since an
         implementation may keep its own form, which is checked through its own backward.
     schedule_bytes: bytes where on-chip capacity forces a re-read; None where it does not.
@@ -113,6 +114,7 @@ class Direction:
     flops: int | None = None
     schedule_bytes: int | None = None
     separable: bool = True
+    positioned: bool = False
 
     @property
     def outputs(self) -> list[Tensor]:
@@ -136,6 +138,11 @@ class Direction:
     def traffic(self) -> int:
         """Bytes that must be read and written: the numerator of achieved bandwidth."""
         return self.bytes_read + self.bytes_written
+
+    @property
+    def scheduled(self) -> int:
+        """Bytes that move where capacity forces a re-read; the traffic elsewhere."""
+        return self.traffic if self.schedule_bytes is None else self.schedule_bytes
 
     @property
     def batch(self) -> str | None:

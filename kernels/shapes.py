@@ -95,7 +95,6 @@ _RESNET_STEM = {"channels": 64, "height": 112, "width": 112, "kernel": 3, "strid
 CLASSES = (
     scaled("rows", rows=4096, columns=32000),
     layer(rows=4096, columns=128256),
-    layer(rows=8192, columns=50257),
     ragged("rows", rows=4096, columns=50257),
     *(shape for shape in EDGE_ROWS if shape.dims["columns"] > 1),
 )

@@ -17,6 +17,7 @@ from ..operation import Tensor
 from ..spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 from ..target import Target
 from .cuda import TYPES, Geometry, build, operands, reuse
+from .cuda_column_sums import SUM_COLUMNS, SUM_ROWS
 from .cuda_rows import (
     BLOCK,
     WARP,
@@ -27,8 +28,6 @@ from .cuda_rows import (
     resident,
     sizes,
 )
-
-_SUM_COLUMNS, _SUM_ROWS = 32, 32  # threads of column_sums: a line of 128 bytes, partials at once
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,19 @@ class BiasPlan:
 
 
 def bias_plan(
-    rows: int, columns: int, itemsize: int, target: Target, *, backward: bool
+    rows: int, columns: int, itemsize: int, target: Target, *, backward: bool, more: int = 0
 ) -> BiasPlan:
-    """Rows that a block can hold are one tile; 32 to 64 bytes a thread, 32 in backward."""
+    """Rows that a block can hold are one tile; 32 to 64 bytes a thread, 32 in backward.
+
+    more: registers of a thread beyond those for x, the bias and, in backward, dy and sums.
+    """
     width, ragged = cut(columns, itemsize, target)
     elements, most = width // itemsize, 32 if backward else 64
     fit = lanes_and_vectors(-(-columns // elements) + ragged, width, most)
     lanes, each = fit if fit and fit[1] * width <= most else (BLOCK, 32 // width)
     threads = BLOCK if lanes <= WARP else lanes
     # Forward holds packed vectors beside its sums: with 8 fewer it spills on sm_80 to sm_90.
-    registers = (32 if backward else 40) + each * width // 4 * (1 + backward)
+    registers = more + (32 if backward else 40) + each * width // 4 * (1 + backward)
     registers += ragged * (52 if itemsize == 2 else 36)  # a vector is spliced by words, or halves
     registers += each * elements * (backward and not ragged)
     shared = threads * each * elements * 4 if backward and (ragged or lanes < threads) else 0
@@ -99,7 +101,7 @@ def _forward(spec: Spec, source: Path, types: str, plan: BiasPlan) -> Prepared:
 def _backward(spec: Spec, source: Path, types: str, plan: BiasPlan) -> Prepared:
     *dx, dbias = spec.io.writes
     columns = dbias.elements
-    column_sums = f"column_sums<{TYPES[spec.dtype.name]}, {_SUM_COLUMNS}, {_SUM_ROWS}>"
+    column_sums = f"column_sums<{TYPES[spec.dtype.name]}, {SUM_COLUMNS}, {SUM_ROWS}>"
     kernel, sums = build(spec, source, f"bias_backward<{types}>", column_sums)
     partial = Tensor("partial_dbias", (max(plan.shares, 1), columns), float32)
 
@@ -109,7 +111,7 @@ def _backward(spec: Spec, source: Path, types: str, plan: BiasPlan) -> Prepared:
         if not columns:
             return nothing
         counts = numpy.int32(plan.shares), numpy.int32(columns)
-        geometry = Geometry(-(-columns // _SUM_COLUMNS), _SUM_COLUMNS * _SUM_ROWS)
+        geometry = Geometry(-(-columns // SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS)
         add = sums.bind(stream, geometry, (total, partials, *counts))
         if not plan.shares:
             return add

@@ -20,7 +20,7 @@ from ..target import Target
 from .cuda import TYPES, Geometry, build, operands, reuse
 from .cuda_rows import BLOCK, RowPlan, grid, nothing, resident, sizes
 
-_SUM_COLUMNS, _SUM_ROWS = 32, 32  # threads of column_sums: a line of 128 bytes, partials at once
+SUM_COLUMNS, SUM_ROWS = 32, 32  # threads of column_sums: a line of 128 bytes, partials at once
 
 
 def tile_plan(elements: int, width: int, ragged: bool, target: Target, sums: int = 1) -> RowPlan:
@@ -54,7 +54,7 @@ def prepare_backward(
     dx, *gradients = spec.io.writes
     arguments = f"{TYPES[spec.dtype.name]}, {plan}"
     stored = f"{arguments}, {reuse(spec)}"
-    column_sums = f"column_sums<{TYPES[spec.dtype.name]}, {_SUM_COLUMNS}, {_SUM_ROWS}>"
+    column_sums = f"column_sums<{TYPES[spec.dtype.name]}, {SUM_COLUMNS}, {SUM_ROWS}>"
     if path == "registers":
         names = [f"{spec.operation.name}_backward<{stored}>"]
         shares = blocks = grid(rows, plan, spec.target)
@@ -89,7 +89,7 @@ def prepare_backward(
             launches.append(
                 kernels[-1].bind(stream, geometry, [*inputs, *projected, *outputs, *extents])
             )
-        geometry = Geometry(-(-columns // _SUM_COLUMNS), _SUM_COLUMNS * _SUM_ROWS)
+        geometry = Geometry(-(-columns // SUM_COLUMNS), SUM_COLUMNS * SUM_ROWS)
         for total, partial in zip(totals, outputs[1:], strict=True):
             summed = (total, partial, numpy.int32(shares), numpy.int32(columns))
             launches.append(sums.bind(stream, geometry, summed))

@@ -45,6 +45,7 @@ class Eager:
     backward: a function of its own instead of autograd's, of what backward reads.
     saved: makes, of what backward reads, the arguments of `backward`: torch's own form of what its
         forward leaves. Runs when buffers are bound, outside the clock.
+    given: the same of what forward reads: what torch would make by itself, but not to be compared.
     refuses: the reason why torch cannot compute (direction, spec) rightly, or None.
     """
 
@@ -53,6 +54,7 @@ class Eager:
     graph: Function | None = None
     backward: Function | None = None
     saved: Function | None = None
+    given: Function | None = None
     refuses: Callable[[str, Spec], str | None] | None = None
 
     def of(self, operation: str) -> Eager:
@@ -100,8 +102,15 @@ def bind(functions: Eager, direction: str, spec: Spec) -> Bind:
     if direction == "backward":
         return _calling(functions.backward, reads, functions.saved)
     if functions.into is not None:
-        return _calling(functions.into, [*_names(spec.io.writes), *reads], returns=False)
-    return _calling(functions.forward, reads)
+        writes = _names(spec.io.writes)
+        beside = functions.given and _behind(functions.given, len(writes))
+        return _calling(functions.into, [*writes, *reads], beside, returns=False)
+    return _calling(functions.forward, reads, functions.given)
+
+
+def _behind(function: Function, outputs: int) -> Function:
+    """`function` of what stands behind the outputs."""
+    return lambda *tensors: (*tensors[:outputs], *function(*tensors[outputs:]))
 
 
 @contextmanager

@@ -21,7 +21,10 @@ _LONG_ROWS = (
     {"rows": 2, "columns": 70_000},  # beyond what a block keeps in registers
     {"rows": 70, "columns": 40},  # many short rows: several share a block
 )
+_FEW_ROWS_ABOVE = 30_000  # columns
 _CHANNELS = 3
+_CHANNELS_LAST, _LONGEST_SIDE = 48, 24
+"""Of NHWC images: vectors run along the channels, so that these stay as ragged as they were."""
 SMALL_H100 = replace(reference_target("sm_90"), multiprocessors=4)
 SMALL_GB10 = replace(reference_target("sm_121"), multiprocessors=4)
 """Few enough blocks in a persistent grid that each of them walks several rows. GB10 loads 32 bytes
@@ -83,10 +86,10 @@ def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str,
     if not reduced:
         return [(shape.kind, shape.dims) for shape in operation.shapes]
     found: list[tuple[str, Mapping[str, int]]] = [
-        (shape.kind, _reduced(shape)) for shape in operation.shapes
+        (shape.kind, _reduced(shape, operation)) for shape in operation.shapes
     ]
     if operation.dims == ("rows", "columns") and not _flat(operation):
-        found += [("long", dims) for dims in _LONG_ROWS if _takes(operation, dims)]
+        found += [("long", dims) for dims in _LONG_ROWS if _admits(operation, dims)]
     unique: list[tuple[str, Mapping[str, int]]] = []
     for kind, dims in found:
         if dims not in [known for _, known in unique]:
@@ -94,10 +97,10 @@ def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str,
     return unique
 
 
-def _takes(operation: Operation, dims: Mapping[str, int]) -> bool:
+def _admits(operation: Operation, dims: Mapping[str, int]) -> bool:
     try:
         operation.directions(dims, operation.dtypes[0])
-    except ValueError:  # rows that are no whole number of blocks
+    except ValueError:  # of columns that make no whole blocks, or bytes
         return False
     return True
 
@@ -109,13 +112,23 @@ def _flat(operation: Operation) -> bool:
     return operation.family in {"copy", "activation", "training"} and len(shapes) == 1
 
 
-def _reduced(shape: Shape) -> dict[str, int]:
+def _reduced(shape: Shape, operation: Operation) -> dict[str, int]:
     if shape.kind == "edge":
         return shape.dims
+    if operation.name.endswith("_nhwc"):
+        return _reduced_last(shape.dims)
     dims = {name: min(length, _SMALL.get(name, length)) for name, length in shape.dims.items()}
+    if "rows" in dims and dims.get("columns", 0) > _FEW_ROWS_ABOVE:
+        dims["rows"] = min(dims["rows"], 2)
     if "matrices" in dims:  # squares: as ragged, or not, as they were
         dims["columns"] = 256 + dims["columns"] % 256
     return {name: min(v, _CHANNELS) if name == "channels" else v for name, v in dims.items()}
+
+
+def _reduced_last(dims: Mapping[str, int]) -> dict[str, int]:
+    sides = {n: min(dims[n], _LONGEST_SIDE - dims[n] % 2) for n in ("height", "width")}
+    channels = _CHANNELS_LAST + dims["channels"] % 16
+    return {**dims, **sides, "images": _SMALL["images"], "channels": channels}
 
 
 def blank(tensor: Tensor, offset: int = 0) -> torch.Tensor:

@@ -36,6 +36,8 @@ CHECKED = 2**22
 NOT_ENLARGED = {
     "gather_int32": "its index has 32 bits, and its random reads would fill the sparse tensor",
     "gather_int64": "its random reads would fill the sparse tensor",
+    "batch_norm": "its statistics are of all images: see test_batch_norm.py",
+    "batch_norm_nhwc": "its statistics are of all images: see test_batch_norm.py",
     "transpose": "its last block writes one tile of columns, all over the sparse tensor",
 }
 """Operations whose last block does not keep to the last rows, each with its reason."""
@@ -120,7 +122,7 @@ def test_the_last_block_is_right_beyond_two_billion_elements(
     prepared.bind(buffers, None)()
     small = operation.directions(dims, dtype).get(case.spec.direction)
     assert small is not None
-    exact = evaluate(small, inputs)
+    exact = evaluate(small, inputs, first=case.spec.dims[name] - checked)
     for tensor in io.writes:
         if tensor.batched_over == name:
             got = buffers[tensor.name][-checked:].double()
