@@ -173,3 +173,10 @@ BYTES_OF_BITS = (
     edge(rows=5, columns=4104),
     edge(rows=0, columns=4096),
 )
+
+# Pooled images, NHWC: channels that no vector width divides are what is ragged.
+POOLED_LAST_IMAGES = (
+    *POOLED_IMAGES[:3],
+    ragged("images", images=32, channels=65, height=55, width=57, kernel=3, stride=2, padding=1),
+    *POOLED_IMAGES[4:],
+)

@@ -117,6 +117,12 @@ LITERALS: list[tuple[str, str, int]] = [
     ("dropout_byte_mask", "backward", 335_544_320),
     ("dropout_bit_mask", "forward", 276_824_080),  # (2s + 1/8)E, and 16
     ("dropout_bit_mask", "backward", 276_824_064),
+    ("bias_dropout_residual", "forward", 402_669_584),  # 3sE + sN, and 16
+    ("bias_dropout_residual", "backward", 268_451_856),  # 2sE + sN, and 16
+    ("bias_dropout_residual_byte_mask", "forward", 469_778_448),  # (3s + 1)E + sN, and 16
+    ("bias_dropout_residual_byte_mask", "backward", 335_560_704),  # (2s + 1)E + sN
+    ("bias_dropout_residual_bit_mask", "forward", 411_058_192),  # (3s + 1/8)E + sN, and 16
+    ("bias_dropout_residual_bit_mask", "backward", 276_840_448),  # (2s + 1/8)E + sN
     ("add_layer_norm", "forward", 536_969_216),  # 4sE + 2sN + 8M
     ("add_layer_norm", "backward", 536_985_600),  # 4sE + 3sN + 8M
 ]
