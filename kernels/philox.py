@@ -68,10 +68,11 @@ def _halves(value: torch.Tensor) -> list[torch.Tensor]:
     return [value & _WORD, value >> 32 & _WORD]
 
 
-def kept(state: torch.Tensor, rows: int, columns: int, first_row: int = 0) -> torch.Tensor:
-    """Which elements of `rows` rows, from `first_row` on, dropout keeps: bool (rows, columns).
+def kept(state: torch.Tensor, like: torch.Tensor, first_row: int = 0) -> torch.Tensor:
+    """Which elements of `like` (rows, columns), its rows counted from `first_row`, dropout keeps.
 
     Element i of the whole matrix, in row-major order, is kept where draw i is at least `DROPPED`.
+    The result is bool.
     """
-    drawn = draws(state, first_row * columns, rows * columns)
-    return (drawn >= DROPPED).reshape(rows, columns)
+    drawn = draws(state, first_row * like.shape[1], like.numel())
+    return (drawn >= DROPPED).reshape(like.shape)

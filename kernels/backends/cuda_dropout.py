@@ -83,7 +83,8 @@ def _backward(spec: Spec, source: Path, arguments: str, plan: BiasPlan) -> Prepa
         launches = []
         if dx.elements:
             extents = sizes(spec, plan.rows, tensors)[:-1]
-            data = output, *(parts or [_ABSENT]), dy, mask, state
+            partial = parts[0] if parts else _ABSENT
+            data = output, partial, dy, mask, state
             launches.append(kernel.bind(stream, _geometry(plan), [*data, *extents]))
         for total in operands(tensors, dbias) if columns else ():
             counts = numpy.int32(plan.shares), numpy.int32(columns)

@@ -60,14 +60,15 @@ def packed(form: Form, keep: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return ()
     if form is byte_mask:
         return (keep.to(torch.uint8),)
-    bits = keep.unflatten(1, (keep.shape[1] // 8, 8)).to(torch.uint8)
+    rows, columns = keep.shape
+    bits = keep.reshape(rows, columns // 8, 8).to(torch.uint8)
     return ((bits << torch.arange(8, device=bits.device)).sum(-1).to(torch.uint8),)
 
 
 def unpacked(form: Form, given: torch.Tensor, like: torch.Tensor, first: int = 0) -> torch.Tensor:
     """Which elements of `like` are kept, of the state or of the mask that backward is given."""
     if form is no_mask:
-        return kept(given, *like.shape, first)
+        return kept(given, like, first)
     if form is byte_mask:
         return given.view(torch.bool)
     bits = given[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=given.device) & 1
@@ -76,7 +77,7 @@ def unpacked(form: Form, given: torch.Tensor, like: torch.Tensor, first: int = 0
 
 def _dropout(rows: int, columns: int, dtype: DType, form: Form) -> Directions:
     def forward(x: Real, state: torch.Tensor, first: int = 0) -> tuple[torch.Tensor, ...]:
-        keep = kept(state, *x.shape, first)
+        keep = kept(state, x, first)
         return x * (keep * SCALE), *packed(form, keep)
 
     def backward(dy: Real, given: torch.Tensor, first: int = 0) -> Real:

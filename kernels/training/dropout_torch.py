@@ -20,7 +20,7 @@ Real = torch.Tensor
 
 
 def drawn(x: Real, state: torch.Tensor) -> tuple[Real, torch.Tensor]:
-    return x, kept(state, *x.shape)
+    return x, kept(state, x)
 
 
 def dropped(x: Real, keep: torch.Tensor) -> Real:

@@ -59,6 +59,10 @@ CASES: list[tuple[str, dict[str, int]]] = [
         for values in [(2, 3, 6, 6, 2, 2, 0), (2, 2, 7, 5, 3, 2, 1), (1, 1, 7, 7, 2, 3, 0)]
     ),
     *(
+        (name, dict(zip(POOL, (2, 3, 7, 5, 3, 2, 1), strict=True)))
+        for name in ("avg_pool2d_nhwc", "max_pool2d_nhwc")
+    ),
+    *(
         ("lp_pool2d", dict(zip(POOL[:-1], values, strict=True)))
         for values in [(2, 3, 6, 6, 2, 2), (1, 2, 7, 5, 3, 2)]
     ),

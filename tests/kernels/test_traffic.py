@@ -161,6 +161,10 @@ IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
     # of bfloat16: Ei = 32 · 256 · 56 · 56 = 25,690,112, or the stem's 25,690,112 with Eo a quarter
     ("avg_pool2d", "forward", STEM, 64_225_280),  # s(Ei + Eo)
     ("avg_pool2d", "backward", STEM, 64_225_280),
+    ("avg_pool2d_nhwc", "forward", STEM, 64_225_280),
+    ("avg_pool2d_nhwc", "backward", STEM, 64_225_280),
+    ("max_pool2d_nhwc", "forward", STEM, 70_647_808),  # s·Ei + (s + 1)Eo
+    ("max_pool2d_nhwc", "backward", STEM, 70_647_808),
     ("adaptive_avg_pool2d", "forward", ADAPTED, 51_970_048),  # Eo = 294,912
     ("adaptive_avg_pool2d", "backward", ADAPTED, 51_970_048),
     ("batch_norm_inference", "forward", STAGE, 102_764_544),  # 2sE + 8C + 2pC, p = 4
