@@ -266,13 +266,16 @@ def _kernel_name(
     schedule = "strips" if plan.strips else "tiles" if problem.kernel else "adaptive"
     window = [problem.kernel, problem.stride] if problem.kernel else []
     staged = [] if plan.strips else [str(plan.staged).lower()]
-    written = {t.name for t in spec.io.outputs} | {"partial"}
-    types = [f"{'' if t.name in written else 'const '}{TYPES[t.dtype.name]}*" for t in passed] + [
-        "int" for _ in extra
-    ]
+    types = [*pointers(spec, passed), *("int" for _ in extra)]
     shape = [plan.bytes, *window, reuse(spec), _THREADS, *staged, *types]
     arguments = ", ".join(map(str, [f"{rule}<{TYPES[spec.dtype.name]}>", *shape]))
     return f"pool_{direction}_{schedule}<{arguments}>"
+
+
+def pointers(spec: Spec, passed: Sequence[Tensor]) -> list[str]:
+    """C++ spelling of pointers to these tensors: const for what is read."""
+    read = {tensor.name for tensor in spec.io.reads}
+    return [f"{'const ' * (t.name in read)}{TYPES[t.dtype.name]}*" for t in passed]
 
 
 def _numbers(problem: Problem, plan: Plan) -> list[numpy.generic]:
