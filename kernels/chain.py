@@ -7,6 +7,7 @@ intermediates is made, by forward's steps, when buffers are bound.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -58,7 +59,9 @@ def faults(operations: Mapping[str, Operation], operation: Operation) -> Iterato
                 if step.operation not in operations:
                     yield f"{where}: no such operation"
                     continue
-                missing = set(operations[step.operation].dims) - set(operation.dims)
+                needed = operations[step.operation].dims
+                named = (step.extents.get(name, (name,)) for name in needed)
+                missing = set(itertools.chain.from_iterable(named)) - set(operation.dims)
                 if missing:
                     yield f"{where}: {operation.name} has no extent {', '.join(sorted(missing))}"
                     continue
@@ -149,7 +152,7 @@ def _parts(
                 spec,
                 operation=operation,
                 direction=step.direction,
-                dims={name: spec.dims[name] for name in operation.dims},
+                dims=step.dims(operation.dims, spec.dims),
                 dtype=step.dtype or spec.dtype,
                 io=io,
                 variant="",
@@ -250,8 +253,7 @@ def _step_io(
     operations: Mapping[str, Operation], step: Step, dims: Mapping[str, int], dtype: DType
 ) -> tuple[Operation, Direction]:
     operation = operations[step.operation]
-    own = {name: dims[name] for name in operation.dims}
-    directions = operation.directions(own, step.dtype or dtype)
+    directions = operation.directions(step.dims(operation.dims, dims), step.dtype or dtype)
     io = directions.get(step.direction)
     if io is None:
         raise CannotPrepare(f"step {step.operation} has no {step.direction}")

@@ -167,12 +167,19 @@ class Step:
     operands: its tensor names -> names in the fused operation; a name the fused direction does not
         have is an intermediate, and one that is left out is an intermediate of its own.
     dtype: what it runs in where that is not the dtype of the fused operation.
+    extents: its extents that the fused operation has no equal of, as products of those that it has:
+        an image's {"rows": ("images", "channels"), "columns": ("height", "width")}.
     """
 
     operation: str
     operands: Mapping[str, str]
     direction: DirectionName = "forward"
     dtype: DType | None = None
+    extents: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def dims(self, names: Iterable[str], fused: Mapping[str, int]) -> dict[str, int]:
+        """Its extents `names`, made of those of the fused operation."""
+        return {name: prod(fused[n] for n in self.extents.get(name, (name,))) for name in names}
 
 
 @dataclass(frozen=True)
