@@ -52,6 +52,8 @@ EXEMPTIONS = (
     Exemption("strided_read_*", "forward", "load_width", "elements that are not neighbours"),
     Exemption("strided_read_*", "forward", "store_width", "neighbouring threads, one element each"),
     Exemption("gather_*", "forward", "store_width", "the elements of 16 bytes of index"),
+    Exemption("cross_entropy", "forward", "store_width", "a row becomes two numbers"),
+    Exemption("cross_entropy_smoothed", "forward", "store_width", "a row becomes two numbers"),
     Exemption("adaptive_avg_pool2d", "forward", "store_width", "6 outputs a row"),
     Exemption("adaptive_avg_pool2d", "backward", "store_width", "elements, row by row"),
     *(

@@ -46,11 +46,13 @@ def map_plan(
     parameters: int = 0,
     unpacked: bool = False,
     partial: bool = False,
+    single: bool = False,
 ) -> tuple[str, RowPlan]:
-    """Path ("registers", "shared" or "twice") and plan of `streams` matrices read together.
+    """Path ("registers", "shared", "twice" or "once") and plan of `streams` matrices read together.
 
     parameters: vectors that all rows share, read with them. unpacked: what waits in registers is
-    float32, whatever the matrices are. partial: rows are read up to any column.
+    float32, whatever the matrices are. partial: rows are read up to any column. single: long rows
+    take one sweep, and nothing of them waits.
     """
     width, ragged = cut(columns, itemsize, target)
     vectors = longest_row(columns, width // itemsize, ragged)
@@ -68,10 +70,14 @@ def map_plan(
         blocks = resident(threads, registers, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
     threads, each = MOST_LANES, max(1, 64 // width // streams)
+    registers = 128 if ragged else 64
+    if single:
+        blocks = resident(threads, registers, 0, target)
+        return "once", RowPlan(width, threads, threads, each, ragged, blocks)
     shared = vectors * width * streams
     if shared > target.shared_per_block - RESERVED:
         return "twice", RowPlan(width, threads, threads, each, ragged, 1)
-    blocks = min(resident(threads, 128 if ragged else 64, shared, target), 2)
+    blocks = min(resident(threads, registers, shared, target), 2)
     return "shared", RowPlan(width, threads, threads, each, ragged, blocks, shared)
 
 
@@ -85,14 +91,16 @@ def prepare_map(
     parameters: int = 0,
     unpacked: bool = False,
     partial: bool = False,
+    single: bool = False,
 ) -> Prepared:
     """`kernel`, or `<kernel>_steps`, of `source` over the rows of the direction's matrices.
 
-    options: further template arguments. Raises CannotPrepare where it does not compile or a row has
-    2^31 columns.
+    options: further template arguments. single: as in `map_plan`. Raises CannotPrepare where it
+    does not compile or a row has 2^31 columns.
     """
-    shape = spec.io.writes[0].shape
-    rows, columns = spec.io.writes[0].elements // max(shape[-1], 1), int(shape[-1])
+    matrix = next(t for t in spec.io.operands.values() if len(t.shape) > 1)
+    columns = int(matrix.shape[-1])
+    rows = matrix.elements // max(columns, 1)
     if columns >= 2**31:
         raise CannotPrepare("a row has fewer than 2^31 columns")
     path, plan = map_plan(
@@ -103,6 +111,7 @@ def prepare_map(
         parameters=parameters,
         unpacked=unpacked,
         partial=partial,
+        single=single,
     )
     named = [TYPES[spec.dtype.name], str(plan), reuse(spec), *options]
     if path != "registers":

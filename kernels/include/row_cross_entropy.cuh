@@ -1,0 +1,303 @@
+// Cross-entropy of rows of logits x with one target class each, as a body of row_map.cuh.
+//
+//   lse  = max(x) + log(sum(exp(x - max(x))))
+//   loss = (1 - e) (lse - x[target]) + e (lse - mean(x))          e: label smoothing, or 0
+//   dx   = dloss (exp(x - lse) - (1 - e) [column = target] - e / columns)
+//
+// A row whose target is kIgnored has loss 0 and gradient 0, whatever it holds; one whose target is
+// no class has loss NaN and gradient NaN, and nothing outside of the row is touched.
+//
+// The logit of the target is picked up as its vector passes by, so it is not read a second time.
+// Losses are largest - x[target] + log(sum): nothing cancels where logits are far from zero.
+#pragma once
+
+#include "row_softmax.cuh"
+
+constexpr long long kIgnored = -100;
+
+// What every row function knows.
+template <typename T, class Plan>
+struct Logits : Placed {
+  static constexpr int kWidth = elements_in<T, Plan::kBytes>();
+  using Span = Cut<T, kWidth, Plan::kRagged>;
+  using Run = Row<T, kWidth, Plan::kRagged>;
+  using Loaded = Packed<T, kWidth>;
+  using Kept = Loaded;
+  long long rows;
+  int columns;
+  int shift;        // elements that matrices begin past a vector
+  float per_class;  // 1 / columns
+  float smoothing;
+  const T* x;
+  const long long* target;
+
+  __device__ Run whole(long long n) const { return {n * columns, n < rows ? columns : 0, shift}; }
+  __device__ Run none() const { return {0, 0, shift}; }
+  __device__ const Kept& keep(const Span&, int, const Loaded& loaded) const { return loaded; }
+
+  __device__ long long target_of(long long n) const {
+    return n < rows ? load<Reuse::kNever, 1>(target + n)[0] : kIgnored;
+  }
+  // -1 where the target is no class.
+  __device__ int column_of(long long target) const {
+    return 0 <= target && target < columns ? static_cast<int>(target) : -1;
+  }
+  // Place of the target in a vector, if it is between 0 and kWidth - 1.
+  __device__ unsigned int place(const Run& row, int v, int target) const {
+    return target < 0 ? ~0u : static_cast<unsigned int>(target - row.column(v));
+  }
+  __device__ float gradient(float probability, bool is_target, float dloss) const {
+    float rest = probability - smoothing * per_class;
+    if (is_target) rest -= 1.0f - smoothing;
+    return dloss * rest;
+  }
+};
+
+inline __device__ float not_a_number() { return __int_as_float(0x7fc00000); }
+
+// Losses, and with kGradient the gradients from the same read of x.
+template <typename T, class Plan, bool kSmoothed, bool kGradient, Reuse kStores>
+struct CrossEntropy : Logits<T, Plan> {
+  using Base = Logits<T, Plan>;
+  using typename Base::Kept;
+  using typename Base::Loaded;
+  using typename Base::Span;
+  static constexpr int kWidth = Base::kWidth;
+  const float* dloss;
+  float* loss;
+  float* lse;
+  T* dx;
+
+  struct Early {
+    long long target;
+    float dloss;
+  };
+  // The largest so far, the sum of exponentials relative to it, the sum, the target's logit.
+  struct State {
+    int target;
+    float largest = Largest::identity();
+    float sum = 0.0f;
+    float total = 0.0f;
+    float hit = 0.0f;
+  };
+  struct Result {
+    int target;
+    bool ignored;
+    float largest, factor, loss, lse, dloss;
+    __device__ float positive() const { return dloss * dloss; }
+  };
+
+  __device__ CrossEntropy(const Base& base, const float* dloss, float* loss, float* lse, T* dx)
+      : Base(base), dloss(dloss), loss(loss), lse(lse), dx(dx) {}
+
+  __device__ Span cut(long long n) const {
+    return {this->whole(n), kGradient ? this->whole(n) : this->none()};
+  }
+  __device__ Early early(long long n) const {
+    float factor = 0.0f;
+    if (kGradient && n < this->rows) factor = ::load<Reuse::kNever, 1>(dloss + n)[0];
+    return {this->target_of(n), factor};
+  }
+  template <Reuse kReuse>
+  __device__ Loaded load(const Span& cut, int v) const {
+    constexpr Reuse kOwn = kGradient ? kReuse : Reuse::kNever;
+    return cut.read.template load<kOwn>(this->x, v, Kept::filled(Largest::identity()));
+  }
+  __device__ Kept again(const Span& cut, int v) const { return load<Reuse::kSoon>(cut, v); }
+  __device__ State begin(const Early& early) const { return {this->column_of(early.target)}; }
+
+  static __device__ float exponential(float x, float largest) {
+    return exp2_fast((x - largest) * kLog2E);
+  }
+
+  template <int kVectors>
+  __device__ void pick(State& state, const Span& cut, int first, int stride,
+                       const Kept (&values)[kVectors]) const {
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+      const int v = first + k * stride;
+      const unsigned int place = this->place(cut.read, v, state.target);
+      if (place < kWidth) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          if (place == i) state.hit = values[k][i];
+        }
+      }
+      if constexpr (kSmoothed) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) state.total += cut.read.holds(v, i) ? values[k][i] : 0.0f;
+      }
+    }
+  }
+
+  // The online form, as in row_softmax.cuh.
+  template <int kVectors>
+  __device__ void add(State& state, const Span& cut, int first, int stride,
+                      const Kept (&values)[kVectors]) const {
+    pick(state, cut, first, stride, values);
+    float largest = state.largest;
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, values[k][i]);
+    }
+    const float base = largest == Largest::identity() ? 0.0f : largest;
+    state.sum *= exponential(state.largest, base);
+    state.largest = largest;
+#pragma unroll
+    for (int k = 0; k < kVectors; ++k) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) state.sum += exponential(values[k][i], base);
+    }
+  }
+
+  template <class Reduction>
+  __device__ Result reduce(const State& state, const Early& early, Reduction& reduction) const {
+    const float largest = reduction.template of<Largest>(state.largest);
+    const float sum = state.sum * exponential(state.largest, largest);
+    return result(state, early, largest, sum, reduction);
+  }
+
+  // `sum` is relative to the row's largest.
+  template <class Reduction>
+  __device__ Result result(const State& state, const Early& early, float largest, float sum,
+                           Reduction& reduction) const {
+    float sums[2] = {sum, state.hit};
+    reduction.template all<Sum>(sums);
+    const float log_sum = logf(sums[0]);
+    float loss = largest - sums[1] + log_sum;
+    if constexpr (kSmoothed) {
+      const float mean = reduction.template of<Sum>(state.total) * this->per_class;
+      loss = (1.0f - this->smoothing) * loss + this->smoothing * (largest - mean + log_sum);
+    }
+    const bool ignored = early.target == kIgnored;
+    if (state.target < 0) loss = ignored ? 0.0f : not_a_number();
+    const float factor = state.target < 0 ? not_a_number() : reciprocal_fast(sums[0]);
+    return {state.target, ignored, largest, factor, loss, largest + log_sum, early.dloss};
+  }
+
+  __device__ void write_vector(const Span& cut, int v, const float (&exponentials)[kWidth],
+                               const Result& result) const {
+    const unsigned int place = this->place(cut.written, v, result.target);
+    float out[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      out[i] = this->gradient(exponentials[i] * result.factor, place == i, result.dloss);
+      if (result.ignored) out[i] = 0.0f;
+    }
+    cut.written.template store<kStores>(dx, v, Kept::rounded(out));
+  }
+
+  __device__ void write(const Span& cut, int v, const Kept& values, const Result& result) const {
+    if constexpr (kGradient) {
+      float exponentials[kWidth];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) exponentials[i] = exponential(values[i], result.largest);
+      write_vector(cut, v, exponentials, result);
+    }
+  }
+
+  __device__ void finish(long long n, const Result& result) const {
+    ::store<Reuse::kSoon>(loss + n, Vector<float, 1>{{result.loss}});
+    if constexpr (!kGradient) ::store<Reuse::kSoon>(lse + n, Vector<float, 1>{{result.lse}});
+  }
+
+  // With the gradient, every exponential is computed once and waits as float32, as in softmax.
+  template <class P, class Reduction>
+  __device__ void row(long long n, const Span& cut, int lane, Kept (&values)[P::kVectors],
+                      const Early& early, Reduction& reduction) const {
+    if constexpr (!kGradient) {
+      reduce_and_write<P>(*this, n, cut, lane, values, early, reduction);
+    } else {
+      State state = begin(early);
+      pick(state, cut, lane, P::kLanes, values);
+#pragma unroll
+      for (int k = 0; k < P::kVectors; ++k) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) state.largest = fmaxf(state.largest, values[k][i]);
+      }
+      const float largest = reduction.template of<Largest>(state.largest);
+      float exponentials[P::kVectors][kWidth];
+      float sum = 0.0f;
+#pragma unroll
+      for (int k = 0; k < P::kVectors; ++k) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) {
+          exponentials[k][i] = exponential(values[k][i], largest);
+          sum += exponentials[k][i];
+        }
+      }
+      const Result result = this->result(state, early, largest, sum, reduction);
+#pragma unroll
+      for (int k = 0; k < P::kVectors; ++k) {
+        write_vector(cut, k * P::kLanes + lane, exponentials[k], result);
+      }
+      if (lane == 0 && n < this->rows) finish(n, result);
+    }
+  }
+};
+
+// Gradients from the lse that forward left: nothing to reduce, one pass whatever the length.
+template <typename T, class Plan, Reuse kStores>
+struct CrossEntropyBackward : Logits<T, Plan> {
+  using Base = Logits<T, Plan>;
+  using typename Base::Kept;
+  using typename Base::Loaded;
+  using typename Base::Span;
+  static constexpr int kWidth = Base::kWidth;
+  const float* dloss;
+  const float* lse;
+  T* dx;
+
+  struct Result {
+    long long target;
+    float dloss, lse;
+    __device__ float positive() const { return dloss * dloss; }
+  };
+  using Early = Result;
+  struct State {};
+
+  __device__ CrossEntropyBackward(const Base& base, const float* dloss, const float* lse, T* dx)
+      : Base(base), dloss(dloss), lse(lse), dx(dx) {}
+
+  // There is nothing to read before the row is written.
+  __device__ Span cut(long long n) const { return {this->none(), this->whole(n)}; }
+  __device__ Early early(long long n) const {
+    if (n >= this->rows) return {kIgnored, 0.0f, 0.0f};
+    return {this->target_of(n), ::load<Reuse::kNever, 1>(dloss + n)[0],
+            ::load<Reuse::kNever, 1>(lse + n)[0]};
+  }
+  template <Reuse kReuse>
+  __device__ Loaded load(const Span& cut, int v) const {
+    return cut.written.template load<Reuse::kNever>(this->x, v);
+  }
+  __device__ Kept again(const Span& cut, int v) const { return load<Reuse::kNever>(cut, v); }
+  __device__ State begin(const Early&) const { return {}; }
+  template <int kVectors>
+  __device__ void add(State&, const Span&, int, int, const Kept (&)[kVectors]) const {}
+  template <class Reduction>
+  __device__ Result reduce(const State&, const Early& early, Reduction&) const {
+    return early;
+  }
+
+  __device__ void write(const Span& cut, int v, const Kept& values, const Result& result) const {
+    const int target = this->column_of(result.target);
+    const unsigned int place = this->place(cut.written, v, target);
+    const bool ignored = result.target == kIgnored;
+    const float dloss = target < 0 ? not_a_number() : result.dloss;
+    float out[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      out[i] = this->gradient(exp_fast(values[i] - result.lse), place == i, dloss);
+      if (ignored) out[i] = 0.0f;
+    }
+    cut.written.template store<kStores>(dx, v, Kept::rounded(out));
+  }
+  __device__ void finish(long long, const Result&) const {}
+
+  template <class P, class Reduction>
+  __device__ void row(long long n, const Span& cut, int lane, Kept (&values)[P::kVectors],
+                      const Early& early, Reduction& reduction) const {
+    reduce_and_write<P>(*this, n, cut, lane, values, early, reduction);
+  }
+};
