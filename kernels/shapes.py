@@ -14,7 +14,7 @@ from typing import Literal
 Kind = Literal["scaled", "layer", "ragged", "edge"]
 
 # Dimensions that are settings rather than extents: written after the extents, "-k3s2p1".
-_SETTINGS = {"kernel": "k", "stride": "s", "padding": "p"}
+_SETTINGS = {"kernel": "k", "stride": "s", "padding": "p", "groups": "g"}
 
 
 @dataclass(frozen=True)
@@ -179,4 +179,30 @@ POOLED_LAST_IMAGES = (
     *POOLED_IMAGES[:3],
     ragged("images", images=32, channels=65, height=55, width=57, kernel=3, stride=2, padding=1),
     *POOLED_IMAGES[4:],
+)
+
+# Images normalized by groups of channels: 32 groups, PyTorch's and most models' choice, and corners.
+GROUPED_IMAGES = (
+    scaled("images", images=32, channels=256, height=56, width=56, groups=32),
+    layer(images=32, channels=64, height=112, width=112, groups=32),
+    ragged("images", images=32, channels=64, height=55, width=57, groups=32),
+    edge(images=2, channels=6, height=3, width=7, groups=2),
+    edge(images=3, channels=64, height=1, width=1, groups=4),
+    edge(images=5, channels=21, height=2, width=3, groups=3),
+    edge(images=0, channels=4, height=4, width=4, groups=2),
+)
+# Every channel a group of its own.
+INSTANCE_IMAGES = (
+    *CHANNEL_IMAGES[:5],
+    edge(images=3, channels=70, height=2, width=5),
+)
+
+# NCHW planes: a stage of ResNet-18, the last planes of ResNet-50, odd ones, and corners.
+PLANES = (
+    scaled("images", images=32, channels=64, height=56, width=56),
+    layer(images=32, channels=2048, height=7, width=7),
+    ragged("images", images=32, channels=64, height=55, width=57),
+    edge(images=2, channels=5, height=7, width=7),
+    edge(images=4, channels=33, height=1, width=1),
+    edge(images=0, channels=3, height=4, width=4),
 )

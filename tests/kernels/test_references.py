@@ -32,6 +32,7 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("dropout", {"rows": 4, "columns": 7}),
     ("dropout_byte_mask", {"rows": 4, "columns": 7}),
     ("dropout_bit_mask", {"rows": 3, "columns": 8}),
+    ("softmax_dropout", {"rows": 4, "columns": 7}),
     ("bias_dropout_residual", {"rows": 4, "columns": 7}),
     ("bias_dropout_residual_byte_mask", {"rows": 4, "columns": 7}),
     ("bias_dropout_residual_bit_mask", {"rows": 3, "columns": 8}),
@@ -43,6 +44,9 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("cross_entropy_smoothed", {"rows": 4, "columns": 7}),
     ("l2_norm", {"rows": 4, "columns": 7}),
     *((name, dict(zip(IMAGES, (2, 3, 4, 3), strict=True))) for name in BATCH_NORMS),
+    ("instance_norm", dict(zip(IMAGES, (2, 3, 4, 3), strict=True))),
+    ("group_norm", dict(zip(IMAGES, (2, 6, 2, 3), strict=True)) | {"groups": 2}),
+    ("group_norm", dict(zip(IMAGES, (1, 4, 3, 1), strict=True)) | {"groups": 1}),
     *(
         ("max_pool2d", dict(zip(POOL, values, strict=True)))
         for values in [
@@ -62,6 +66,8 @@ CASES: list[tuple[str, dict[str, int]]] = [
         (name, dict(zip(POOL, (2, 3, 7, 5, 3, 2, 1), strict=True)))
         for name in ("avg_pool2d_nhwc", "max_pool2d_nhwc")
     ),
+    ("global_avg_pool", dict(zip(IMAGES, (2, 3, 4, 3), strict=True))),
+    ("channel_bias_add", dict(zip(IMAGES, (2, 3, 4, 3), strict=True))),
     *(
         ("lp_pool2d", dict(zip(POOL[:-1], values, strict=True)))
         for values in [(2, 3, 6, 6, 2, 2), (1, 2, 7, 5, 3, 2)]

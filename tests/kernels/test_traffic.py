@@ -123,6 +123,8 @@ LITERALS: list[tuple[str, str, int]] = [
     ("bias_dropout_residual_byte_mask", "backward", 335_560_704),  # (2s + 1)E + sN
     ("bias_dropout_residual_bit_mask", "forward", 411_058_192),  # (3s + 1/8)E + sN, and 16
     ("bias_dropout_residual_bit_mask", "backward", 276_840_448),  # (2s + 1/8)E + sN
+    ("softmax_dropout", "forward", 268_468_240),  # 2sE + 4M, and 16
+    ("softmax_dropout", "backward", 402_685_968),  # 3sE + 4M, and 16
     ("add_layer_norm", "forward", 536_969_216),  # 4sE + 2sN + 8M
     ("add_layer_norm", "backward", 536_985_600),  # 4sE + 3sN + 8M
 ]
@@ -155,6 +157,7 @@ def test_max_pool_bytes_of_the_resnet_stem(
 
 
 STAGE = {"images": 32, "channels": 256, "height": 56, "width": 56}
+GROUPED = STAGE | {"groups": 32}
 WINDOWED = STAGE | {"kernel": 2, "stride": 2}
 ADAPTED = STAGE | {"out_height": 6, "out_width": 6}
 IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
@@ -171,8 +174,16 @@ IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
     ("batch_norm_inference_nhwc", "forward", STAGE, 102_764_544),
     ("batch_norm", "forward", STAGE, 102_768_640),  # 2sE + 8C + 16C + 2pC
     ("batch_norm_nhwc", "forward", STAGE, 102_768_640),
+    ("group_norm", "forward", GROUPED, 102_769_664),  # 2sE + 2sC + 8K, K = 32 · 32
+    ("group_norm", "backward", GROUPED, 154_150_400),  # 3sE + 3sC + 8K
+    ("instance_norm", "forward", STAGE, 102_827_008),  # K = 32 · 256
+    ("instance_norm", "backward", STAGE, 154_207_744),
     ("batch_norm", "backward", STAGE, 154_145_792),  # 3sE + 8C + 3pC
     ("batch_norm_nhwc", "backward", STAGE, 154_145_792),
+    ("global_avg_pool", "forward", STAGE, 51_396_608),  # s(Ei + Eo), Eo = 8,192
+    ("global_avg_pool", "backward", STAGE, 51_396_608),
+    ("channel_bias_add", "forward", STAGE, 102_760_960),  # 2sE + sC
+    ("channel_bias_add", "backward", STAGE, 51_380_736),  # sE + sC
     ("lp_pool2d", "forward", WINDOWED, 64_225_280),
     ("lp_pool2d", "backward", WINDOWED, 128_450_560),  # 2s(Ei + Eo)
 ]
@@ -229,20 +240,26 @@ def test_rows_that_no_block_keeps_are_read_twice(
 
 
 @pytest.mark.parametrize(
-    ("name", "direction", "bytes_"),
-    [  # of bfloat16: 3sE and 5sE, and what is known of a channel once more
-        ("batch_norm", "forward", 154_150_912),  # 3sE + 32C + 8C
-        ("batch_norm_nhwc", "forward", 154_150_912),
-        ("batch_norm", "backward", 256_909_312),  # 5sE + 20C + 12C
-        ("batch_norm_nhwc", "backward", 256_909_312),
+    ("name", "direction", "dims", "bytes_"),
+    [  # of bfloat16: 3sE and 5sE, and what is known of a channel or a slab once more
+        ("batch_norm", "forward", STAGE, 154_150_912),  # 3sE + 32C + 8C
+        ("batch_norm_nhwc", "forward", STAGE, 154_150_912),
+        ("batch_norm", "backward", STAGE, 256_909_312),  # 5sE + 20C + 12C
+        ("batch_norm_nhwc", "backward", STAGE, 256_909_312),
+        ("group_norm", "forward", GROUPED, None),
+        ("group_norm", "forward", GROUPED | {"groups": 4}, 154_142_720),  # 3sE + 2sC + 8K
+        ("group_norm", "backward", GROUPED, 256_919_552),  # 5sE + 4sC + 16K
+        ("instance_norm", "forward", STAGE, None),
+        ("instance_norm", "backward", STAGE, 257_034_240),
     ],
 )
-def test_channels_are_read_twice_in_training(
-    catalogue: Catalogue, name: str, direction: str, bytes_: int
+def test_channels_and_slabs_that_are_read_twice(
+    catalogue: Catalogue, name: str, direction: str, dims: dict[str, int], bytes_: int | None
 ) -> None:
-    io = catalogue.operations[name].directions(STAGE, bfloat16).get(direction)
+    io = catalogue.operations[name].directions(dims, bfloat16).get(direction)
     assert io is not None
-    assert io.schedule_bytes == io.scheduled == bytes_
+    assert io.schedule_bytes == bytes_
+    assert io.scheduled == (bytes_ or io.traffic)
 
 
 @pytest.mark.parametrize(

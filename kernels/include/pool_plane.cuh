@@ -1,0 +1,113 @@
+// Planes (one channel of one image, NCHW) as rows of `area` elements: one number per plane is made of
+// its elements, or goes to all of them.
+//
+// plane_map: y = f(plane's number, x) over one contiguous run of all planes.
+// 1. A block per plane: planes of 7x7 are 98 bytes, and begin anywhere.
+// 2. Elementwise over everything: vectors are cut where memory is aligned, and a vector may lie in two
+//    planes. A thread finds its plane once, in 64 bits, and the planes of its elements by a
+//    comparison; where planes are smaller than a vector, by a division each.
+//
+// plane_sums: the float32 sum of every plane, or of one share of it.
+// 1. A thread per plane: consecutive lanes a plane apart.
+// 2. kLanes threads per plane (from 8 to the block), kLoads vectors asked for before the first is
+//    added; then shuffles, in a fixed order. A plane may begin anywhere: elements before its first
+//    aligned address and after its last whole vector go one by one.
+#pragma once
+
+#include "elementwise.cuh"
+#include "pool_axis.cuh"
+#include "reduce.cuh"
+#include "row.cuh"
+
+// An operation has number(plane), and apply(number, x), or apply(number) where there is no x.
+template <class Operation, int kBytes, int kLoads, Reuse kStores, typename T, typename... Inputs>
+__global__ void plane_map(T* y, const T* numbers, long long n, int area, int channels,
+                          unsigned long long by_area, const Inputs*... inputs) {
+  constexpr int kWidth = elements_in<T, kBytes>();
+  const Operation operation{numbers, channels, area};
+  const Divider plane_of{by_area};
+  const int stride = blockDim.x * kWidth;
+  const int tile = stride * kLoads;
+  const long long start = tile_start(blockIdx.x, tile);
+  const long long first_plane = start / area;
+  const int before = static_cast<int>(start % area);  // elements of the first plane
+  const int length = n - start < tile ? static_cast<int>(n - start) : tile;
+
+  // Planes have fewer than 2^30 elements, so that `before + i` stays below 2^31.
+  const auto number = [&](int i) { return operation.number(first_plane + plane_of(before + i)); };
+  const auto one = [&](int i) {
+    const float value =
+        operation.apply(number(i), to_float(load<Reuse::kNever, 1>(inputs + start + i)[0])...);
+    store<kStores>(y + start + i, Vector<T, 1>{{from_float<T>(value)}});
+  };
+  const bool vectors = (aligned<kBytes>(y) && ... && aligned<kBytes>(inputs));
+  if (!vectors) {
+    for (int i = threadIdx.x; i < length; i += blockDim.x) one(i);
+    return;
+  }
+  const int first = threadIdx.x * kWidth;
+  const auto map = [&](const auto&... in) {
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * stride;
+      if (i + kWidth > length) continue;
+      const int plane = plane_of(before + i);
+      const int rest = (plane + 1) * area - (before + i);  // elements of this plane from i on
+      const float own = operation.number(first_plane + plane);
+      Vector<T, kWidth> out;
+      if (area >= kWidth) {
+        const float next = rest < kWidth ? operation.number(first_plane + plane + 1) : own;
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) {
+          out[e] = from_float<T>(operation.apply(e < rest ? own : next, to_float(in.at[k][e])...));
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < kWidth; ++e) {
+          out[e] = from_float<T>(operation.apply(number(i + e), to_float(in.at[k][e])...));
+        }
+      }
+      store<kStores>(y + start + i, out);
+    }
+  };
+  map(load_vectors<kWidth, kLoads, false>(inputs + start, first, stride, length)...);
+  for (int i = length - length % kWidth + threadIdx.x; i < length; i += blockDim.x) one(i);
+}
+
+// sums: [images * shares, channels] where `shares` blocks have a plane together; scaled by `scale`.
+template <int kBytes, int kLanes, int kLoads, int kThreads, typename S, typename T>
+__global__ void __launch_bounds__(kThreads)
+    plane_sums(S* sums, const T* x, long long planes, int area, int channels, int shares, int shift,
+               float scale) {
+  constexpr int kWidth = elements_in<T, kBytes>();
+  constexpr int kGroups = kThreads / kLanes;
+  const long long item = static_cast<long long>(blockIdx.x) * kGroups + threadIdx.x / kLanes;
+  const long long plane = item / shares;
+  const int share = static_cast<int>(item % shares);
+  const int each = (area + shares - 1) / shares;
+  const int begin = share * each;
+  const int length = plane < planes ? max(min(area - begin, each), 0) : 0;
+  const Row<T, kWidth, true> run(plane * area + begin, length, shift);
+  const int lane = threadIdx.x % kLanes;
+  float sum = 0.0f;
+  for (int v = lane; v < run.vectors(); v += kLoads * kLanes) {
+    Packed<T, kWidth> in[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int vector = v + k * kLanes;
+      in[k] = vector < run.vectors() ? run.template load<Reuse::kNever>(x, vector)
+                                     : Packed<T, kWidth>::zeros();
+    }
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum += in[k][i];
+    }
+  }
+  sum = sum_threads<kLanes, kThreads>(sum);
+  if (lane == 0 && plane < planes) {
+    const long long row = plane / channels * shares + share;
+    store<Reuse::kSoon>(sums + row * channels + plane % channels,
+                        Vector<S, 1>{{from_float<S>(sum * scale)}});
+  }
+}
