@@ -46,13 +46,14 @@ def map_plan(
     parameters: int = 0,
     unpacked: bool = False,
     partial: bool = False,
+    more: int = 0,
     single: bool = False,
 ) -> tuple[str, RowPlan]:
     """Path ("registers", "shared", "twice" or "once") and plan of `streams` matrices read together.
 
     parameters: vectors that all rows share, read with them. unpacked: what waits in registers is
     float32, whatever the matrices are. partial: rows are read up to any column. single: long rows
-    take one sweep, and nothing of them waits.
+    take one sweep, and nothing of them waits. more: registers beyond all of these.
     """
     width, ragged = cut(columns, itemsize, target)
     vectors = longest_row(columns, width // itemsize, ragged)
@@ -66,8 +67,8 @@ def map_plan(
         cutting = 16 + spliced * parameters if ragged else 8 * (partial or parameters > 0)
         # Registers of a vector of 32 bytes are neighbours; 16-bit elements are unpacked in passing.
         spare = 8 * each if width == 32 else 8 * max(0, each - 2) * (itemsize == 2)
-        registers = -(-(24 + 8 * streams + waiting + ahead + cutting + spare) // 8) * 8
-        blocks = resident(threads, registers, 0, target)
+        registers = 24 + 8 * streams + waiting + ahead + cutting + spare + more
+        blocks = resident(threads, -(-registers // 8) * 8, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
     threads, each = MOST_LANES, max(1, 64 // width // streams)
     registers = 128 if ragged else 64
@@ -91,6 +92,7 @@ def prepare_map(
     parameters: int = 0,
     unpacked: bool = False,
     partial: bool = False,
+    more: int = 0,
     single: bool = False,
 ) -> Prepared:
     """`kernel`, or `<kernel>_steps`, of `source` over the rows of the direction's matrices.
@@ -111,6 +113,7 @@ def prepare_map(
         parameters=parameters,
         unpacked=unpacked,
         partial=partial,
+        more=more,
         single=single,
     )
     named = [TYPES[spec.dtype.name], str(plan), reuse(spec), *options]

@@ -11,6 +11,7 @@ import pytest
 from membound.kernels import chain
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import DTYPES, bfloat16, float16
+from membound.kernels.training.embedding import index_of
 
 ROWS = {"rows": 8192, "columns": 8192}
 E = 8192 * 8192
@@ -184,6 +185,8 @@ IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
     ("global_avg_pool", "backward", STAGE, 51_396_608),
     ("channel_bias_add", "forward", STAGE, 102_760_960),  # 2sE + sC
     ("channel_bias_add", "backward", STAGE, 51_380_736),  # sE + sC
+    ("bias_relu_max_pool2d", "forward", STEM, 70_647_936),  # s·Ei + (s + 1)Eo + sC
+    ("bias_relu_max_pool2d", "backward", STEM, 70_647_936),
     ("lp_pool2d", "forward", WINDOWED, 64_225_280),
     ("lp_pool2d", "backward", WINDOWED, 128_450_560),  # 2s(Ei + Eo)
 ]
@@ -310,12 +313,24 @@ def test_bytes_an_element_of_fused_quantization_and_of_its_chains(
     assert 0 <= own - fused * E <= small and 0 <= moved - apart * E <= small
 
 
+def test_embedding_moves_the_rows_that_occur_once(catalogue: Catalogue) -> None:
+    dims = {"tokens": 8192, "vocabulary": 50257, "columns": 768}
+    directions = catalogue.operations["embedding"].directions(dims, float16)
+    assert directions.backward is not None
+    (rows,) = (len(index_of(8192, 50257).unique()),)
+    assert 1000 < rows < 8192  # words repeat
+    # (U + T)·D·s + 8T; T·D·s + 2U·D·s + 8T, and 4T to say which rows tokens are of
+    assert directions.forward.traffic == (rows + 8192) * 1536 + 65_536
+    assert directions.backward.traffic == (2 * rows + 8192) * 1536 + 98_304
+
+
 def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
     stated: set[tuple[str, str]] = {(name, direction) for name, direction, _ in LITERALS}
     stated |= {("max_pool2d", "forward"), ("max_pool2d", "backward")}
     stated |= {(name, direction) for name, direction, *_ in IMAGE_LITERALS}
     stated |= {("nchw_to_nhwc", "forward"), ("nhwc_to_nchw", "forward")}
     stated |= {("causal_softmax", "forward"), ("causal_softmax", "backward")}
+    stated |= {("embedding", "forward"), ("embedding", "backward")}
     there = {
         (operation.name, direction)
         for operation in catalogue.operations.values()
