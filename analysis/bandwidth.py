@@ -39,6 +39,7 @@ class Achieved:
     bytes_read: int
     bytes_written: int
     traffic_bytes: int
+    flops: int | None
     processes: int
     median_seconds: float | None
     low_seconds: float | None
@@ -57,6 +58,16 @@ class Achieved:
     ranked: bool
     verdict: str
     why: str
+
+    @property
+    def form(self) -> str:
+        """Implementation and variant as they are typed: `cuda:unfused`."""
+        return f"{self.implementation}:{self.variant}" if self.variant else self.implementation
+
+    @property
+    def layer(self) -> str:
+        """Operation and direction, `rms_norm backward`."""
+        return f"{self.operation} {self.direction}"
 
 
 def bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
@@ -135,6 +146,7 @@ _SAME = (
     "cache",
     "bytes_read",
     "bytes_written",
+    "flops",
     "peak_gb_per_s",
     "write_residue",
     "dram_sized",

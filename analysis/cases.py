@@ -45,6 +45,7 @@ class Case:
     bytes_written: int
     schedule_bytes: int | None
     unfused_bytes: int | None
+    flops: int | None
     allocates: bool | None
     llc_bytes: int | None
     write_residue: float | None
@@ -132,6 +133,7 @@ _COPIED = (
     "bytes_written",
     "schedule_bytes",
     "unfused_bytes",
+    "flops",
     "llc_bytes",
     "peak_gb_per_s",
 )

@@ -9,7 +9,7 @@ be read back from a cache the two part: such a comparison is L2-assisted and sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import pandas as pd
@@ -64,6 +64,11 @@ def gains(found: Sequence[Case]) -> list[Gain]:
         partners.pop((case.implementation, case.variant), None)
         made += [_gain(case, by_key.get((_site(case), *name)), name) for name in partners]
     return made
+
+
+def own_chain(found: Iterable[Gain]) -> list[Gain]:
+    """Those against the chain in the same implementation: what fusing alone buys."""
+    return [gain for gain in found if gain.unfused == f"{gain.fused.split(':')[0]}:{UNFUSED}"]
 
 
 _Site = tuple[str, str, str, str, str, str]

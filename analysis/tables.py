@@ -204,11 +204,10 @@ def _sorted(rows: Sequence[Achieved]) -> list[Achieved]:
 
 
 def _bandwidth_row(row: Achieved) -> list[str]:
-    form = f"{row.implementation}:{row.variant}" if row.variant else row.implementation
     return [
         row.operation,
         short(row.direction),
-        form + ("*" if row.allocates else ""),
+        row.form + ("*" if row.allocates else ""),
         short(row.dtype),
         row.shape,
         size(row.traffic_bytes),

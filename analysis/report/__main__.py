@@ -1,6 +1,6 @@
 """The report of one or more runs: device, ceilings, bandwidth, fusion, warnings, failures.
 
-python -m membound.analysis.report RUN… [--markdown]
+python -m membound.analysis.report RUN… [--markdown] [--output report.html] [--figures DIR]
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ...results.store import StoreError
 from ..script import emit, parser, refuse
@@ -15,16 +16,28 @@ from .document import report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report of the runs named; 1 where a file is damaged."""
+    """Print or write the report of the runs named; 1 where a file is damaged."""
     options = parser(__doc__)
     options.add_argument("runs", nargs="+", metavar="RUN", help="run, device folder or glob")
+    options.add_argument("--output", type=Path, help="file; .html is a page, .md Markdown")
+    options.add_argument("--figures", type=Path, help="folder for figures, as SVG and PNG")
     given = options.parse_args(arguments)
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    suffix = given.output.suffix.lower() if given.output else ""
     try:
-        made = report(given.runs, markdown=given.markdown, color=color)
-    except StoreError as error:
+        made = report(
+            given.runs,
+            markdown=given.markdown or suffix == ".md",
+            color=given.output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+            html=suffix in (".html", ".htm") and not given.markdown,
+            figures=given.figures,
+            output=given.output,
+        )
+        if given.output:
+            given.output.write_text(made.text, encoding="utf-8")
+    except (StoreError, OSError) as error:
         return refuse(error)
-    emit(made.text)
+    if not given.output:
+        emit(made.text)
     return made.exit_code
 
 

@@ -1,0 +1,1 @@
+"""Figures of a report: each a chart, what it shows and what follows from it, in words."""

@@ -1,0 +1,46 @@
+"""What a report is made of, whatever it is written as: sections of words, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..figures.figure import Figure
+from ..tables import Table
+
+
+@dataclass(frozen=True)
+class Heading:
+    """Of a part of a section: one run of several."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Link:
+    """target: a path, relative to the report's folder or absolute."""
+
+    text: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A table that repeats a figure: there, but not in the way."""
+
+    table: Table
+
+
+Part = Heading | Bullets | Link | Table | Folded | Figure | str
+"""A plain string is a paragraph."""
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    parts: Sequence[Part]
