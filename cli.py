@@ -171,17 +171,30 @@ def report(
     ] = None,
     markdown: Markdown = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file; .md is Markdown.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write to this file; .html is a page, .md Markdown."),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write every figure to this folder, as SVG and PNG.")
     ] = None,
 ) -> None:
     """Show what runs say: device, ceilings, achieved bandwidth, what fusing buys, failures."""
+    suffix = output.suffix.lower() if output else ""
+    html = suffix in (".html", ".htm")
+    if markdown and html:
+        _fail(f"--markdown and -o {output} contradict each other; name a file ending in .md", 2)
     with _usage_errors():
         from .analysis.report import report as made
         from .results.reading import find_runs
 
-        named = runs or find_runs([Path("results")])[-1:]
-        in_markdown = markdown or (output is not None and output.suffix == ".md")
-        found = made(named, markdown=in_markdown, color=output is None and _colorful())
+        found = made(
+            runs or find_runs([Path("results")])[-1:],
+            markdown=markdown or suffix == ".md",
+            color=output is None and _colorful(),
+            html=html,
+            figures=figures,
+            output=output,
+        )
         if output is None:
             typer.echo(found.text, nl=False)
         else:
