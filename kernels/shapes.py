@@ -90,6 +90,17 @@ SQUARES = (
 )
 
 _RESNET_STEM = {"channels": 64, "height": 112, "width": 112, "kernel": 3, "stride": 2, "padding": 1}
+# Tables of a language model: GPT-2 (124M), Llama-3-8B, and corners.
+TABLES = (
+    scaled("tokens", tokens=16384, vocabulary=50257, columns=768),
+    layer(tokens=8192, vocabulary=128256, columns=4096),
+    ragged("tokens", tokens=16384, vocabulary=50257, columns=769),
+    edge(tokens=100, vocabulary=3, columns=24),  # rows that many pieces of the tokens share
+    edge(tokens=1, vocabulary=1, columns=5),
+    edge(tokens=33, vocabulary=50, columns=520),
+    edge(tokens=0, vocabulary=7, columns=8),
+)
+
 # Logits of a language model: tokens x vocabulary. 32000 is Llama-2, 128256 Llama-3, 50257 GPT-2.
 # Of one class alone the gradient is nothing but rounding.
 CLASSES = (
@@ -205,4 +216,24 @@ PLANES = (
     edge(images=2, channels=5, height=7, width=7),
     edge(images=4, channels=33, height=1, width=1),
     edge(images=0, channels=3, height=4, width=4),
+)
+
+# Pooled images behind a convolution: the stem of ResNet-50, a stage of VGG-16, odd ones, corners.
+BIASED_POOLED_IMAGES = (
+    POOLED_IMAGES[0],
+    POOLED_IMAGES[2],
+    ragged("images", images=32, channels=64, height=55, width=57, kernel=3, stride=2, padding=1),
+    edge(images=2, channels=3, height=5, width=7, kernel=3, stride=1, padding=0),
+    edge(images=0, channels=3, height=4, width=4, kernel=2, stride=2, padding=0),
+)
+
+# Heads of queries and keys, grouped: Llama-3-8B has 32 and 8 of 128, Gemma-2B 8 and 1 of 256.
+ROTATED_HEADS = (
+    scaled("positions", positions=4096, q_heads=32, k_heads=8, width=128),
+    layer(positions=8192, q_heads=32, k_heads=8, width=128),
+    layer(positions=8192, q_heads=8, k_heads=1, width=256),
+    ragged("positions", positions=4096, q_heads=7, k_heads=3, width=66),
+    edge(positions=3, q_heads=5, k_heads=2, width=80),
+    edge(positions=1, q_heads=1, k_heads=1, width=2),
+    edge(positions=0, q_heads=2, k_heads=1, width=64),
 )

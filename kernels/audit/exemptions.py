@@ -25,7 +25,7 @@ Audit = Literal[
 
 @dataclass(frozen=True)
 class Exemption:
-    """operation, dtype and arch are patterns ("*", "gather_*", "sm_1*")."""
+    """All but audit and reason are patterns: "*", "gather_*", "sm_1*", "*float16"."""
 
     operation: str
     direction: str
@@ -33,15 +33,28 @@ class Exemption:
     reason: str
     dtype: str = "*"
     arch: str = "*"
+    kind: str = "*"  # of the shape
 
-    def covers(self, operation: str, direction: str, audit: str, dtype: str, arch: str) -> bool:
-        return (
-            self.audit == audit
-            and self.direction == direction
-            and fnmatchcase(operation, self.operation)
-            and fnmatchcase(dtype, self.dtype)
-            and fnmatchcase(arch, self.arch)
+    def covers(self, fault: Fault) -> bool:
+        return self.audit == fault.audit and all(
+            fnmatchcase(getattr(fault, name), getattr(self, name)) for name in _PATTERNS
         )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault: what an audit says of one case."""
+
+    audit: Audit
+    text: str
+    operation: str
+    direction: str
+    dtype: str
+    arch: str
+    kind: str
+
+
+_PATTERNS = ("operation", "direction", "dtype", "arch", "kind")
 
 
 EXEMPTIONS = (
@@ -54,11 +67,14 @@ EXEMPTIONS = (
     Exemption("gather_*", "forward", "store_width", "the elements of 16 bytes of index"),
     Exemption("cross_entropy", "forward", "store_width", "a row becomes two numbers"),
     Exemption("cross_entropy_smoothed", "forward", "store_width", "a row becomes two numbers"),
+    Exemption("global_avg_pool", "forward", "store_width", "a plane becomes one number"),
+    Exemption("global_avg_pool", "backward", "load_width", "one number becomes a plane"),
+    Exemption("channel_bias_add", "backward", "store_width", "a channel becomes one number"),
     Exemption("adaptive_avg_pool2d", "forward", "store_width", "6 outputs a row"),
     Exemption("adaptive_avg_pool2d", "backward", "store_width", "elements, row by row"),
     *(
         row
-        for name in ("max_pool2d", "avg_pool2d", "lp_pool2d")
+        for name in ("max_pool2d", "avg_pool2d", "lp_pool2d", "bias_relu_max_pool2d")
         for row in (
             Exemption(name, "forward", "store_width", "stride 2: 16 bytes of x, half of y"),
             Exemption(name, "backward", "load_width", "stride 2: 16 bytes of dx, half of dy"),
@@ -67,8 +83,6 @@ EXEMPTIONS = (
 )
 
 
-def exempted(
-    rows: Iterable[Exemption], operation: str, direction: str, audit: str, dtype: str, arch: str
-) -> Exemption | None:
+def exempted(rows: Iterable[Exemption], fault: Fault) -> Exemption | None:
     """The first row that covers this fault, or None."""
-    return next((r for r in rows if r.covers(operation, direction, audit, dtype, arch)), None)
+    return next((row for row in rows if row.covers(fault)), None)

@@ -23,9 +23,14 @@ def saved(
     stride: int,
     padding: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """dy, an image of x's shape (only its shape is used), and torch's indices of the maxima."""
+    """dy, an image of x's shape (only its shape is used), and torch's indices of the maxima.
+
+    For 255, which is no place (bias_relu_max_pool2d), some element of the window: relu, whose
+    backward follows there, gives none of these a gradient.
+    """
     images, channels, out_h, out_w = dy.shape
-    row = torch.arange(out_h, device=dy.device)[:, None] * stride - padding + offset // kernel
+    inside = (offset // kernel).clamp_(max=kernel - 1)
+    row = torch.arange(out_h, device=dy.device)[:, None] * stride - padding + inside
     column = torch.arange(out_w, device=dy.device) * stride - padding + offset % kernel
     index = row.clamp_(0, height - 1) * width + column.clamp_(0, width - 1)
     return dy, dy.new_empty((images, channels, height, width)), index

@@ -33,6 +33,10 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("dropout_byte_mask", {"rows": 4, "columns": 7}),
     ("dropout_bit_mask", {"rows": 3, "columns": 8}),
     ("softmax_dropout", {"rows": 4, "columns": 7}),
+    *(
+        (name, {"positions": 3, "q_heads": 3, "k_heads": 2, "width": 6})
+        for name in ("rope_half", "rope_interleaved")
+    ),
     ("bias_dropout_residual", {"rows": 4, "columns": 7}),
     ("bias_dropout_residual_byte_mask", {"rows": 4, "columns": 7}),
     ("bias_dropout_residual_bit_mask", {"rows": 3, "columns": 8}),

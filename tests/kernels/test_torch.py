@@ -26,12 +26,15 @@ ROWS = {"rows": 3, "columns": 8}
 IN_PLACE = {
     *("copy", "scale", "add", "triad", "fill", "read", "mul", "bias_add", "sigmoid", "tanh"),
     *("cast_to_float32", "cast_to_float16", "cast_to_bfloat16"),
-    *("transpose", "nchw_to_nhwc", "nhwc_to_nchw", "sgd", "grad_accumulate"),
+    *("transpose", "nchw_to_nhwc", "nhwc_to_nchw", "sgd", "grad_accumulate", "embedding"),
     *("strided_read_2", "strided_read_8", "gather_int32", "gather_int64", "channel_bias_add"),
 }
 """Whose forward is given its output."""
 
-ROUNDS = {"adds the gradients of overlapping windows", "keeps mean and rstd"}
+ROUNDS = {
+    *("adds the gradients of overlapping windows", "adds the gradients of repeated tokens"),
+    "keeps mean and rstd",
+}
 """What its backward does in halves on the CPU, and is refused for."""
 
 
@@ -90,7 +93,7 @@ def test_it_agrees_with_the_reference_twice_and_keeps_its_inputs(
         for name, value in before.items():
             assert torch.equal(case.inputs[name], value), f"{name} was modified"
             assert case.inputs[name].grad is None and not case.inputs[name].requires_grad
-    assert tried or (refused and form.operation.name.endswith(("layer_norm", "group_norm")))
+    assert tried or (refused and dtype != float32)
 
 
 @pytest.mark.parametrize(("form", "direction"), CASES, ids=NAMES)
@@ -98,7 +101,7 @@ def test_an_output_is_given_where_torch_publicly_takes_one(
     form: Implementation, direction: DirectionName, bind: Any
 ) -> None:
     dims = ROWS if "rows" in form.operation.dims else form.operation.shapes[-1].dims
-    if form.operation.family in {"quantization", "fused"}:
+    if "columns" in dims and form.operation.family in {"quantization", "fused"}:
         dims = {**dims, "columns": 32}  # a whole block
     given = direction == "forward" and form.operation.name in IN_PLACE
     assert bind(form, direction, dims, float32).prepared.allocates != given
