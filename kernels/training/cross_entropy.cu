@@ -3,8 +3,8 @@
 //
 // 1. log_softmax, then a gather of one logarithm a row: x is read, the logarithms are written, and
 //    backward writes a matrix of zeros with one number a row before it reads both.
-// 2. Forward reads x and writes two numbers a row. One sweep in the online form, whatever the length:
-//    nothing of the row waits. Backward reads x again and writes dx in place of all three matrices.
+// 2. Forward reads x and writes two numbers a row. One sweep in the online form, whatever the
+//    length: nothing of the row waits. Backward reads x again and writes dx: three matrices less.
 // 3. Where the gradient of the loss is known beforehand, x need not be read twice: the row waits in
 //    registers or shared memory for its sum and becomes its own gradient. Rows longer than shared
 //    memory are read a second time, from the cache if they are still there.

@@ -1,4 +1,4 @@
-// total + g: elementwise.cuh has the ladder. An access of 16 bytes of total goes with one of 8 of g.
+// total + g: elementwise.cuh has the ladder. 16 bytes of total go with 8 of g.
 #include "elementwise.cuh"
 
 struct Accumulate {

@@ -30,7 +30,7 @@ SMALL_GB10 = replace(reference_target("sm_121"), multiprocessors=4)
 """Few enough blocks in a persistent grid that each of them walks several rows. GB10 loads 32 bytes
 at once."""
 
-_SMALL = {"rows": 5, "images": 2, "matrices": 2}
+_SMALL = {"tokens": 150, "vocabulary": 97, "rows": 5, "images": 2, "matrices": 2}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from membound.kernels import chain
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import DTYPES, bfloat16, float16
 from membound.kernels.training.embedding import index_of
+from membound.kernels.training.embedding import index_of
 
 ROWS = {"rows": 8192, "columns": 8192}
 E = 8192 * 8192
