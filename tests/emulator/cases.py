@@ -22,7 +22,7 @@ _LONG_ROWS = (
     {"rows": 70, "columns": 40},  # many short rows: several share a block
 )
 _FEW_ROWS_ABOVE = 30_000  # columns
-_CHANNELS = 3
+_CHANNELS, _GROUPS = 3, 2
 _CHANNELS_LAST, _LONGEST_SIDE = 48, 24
 """Of NHWC images: vectors run along the channels, so that these stay as ragged as they were."""
 SMALL_H100 = replace(reference_target("sm_90"), multiprocessors=4)
@@ -30,7 +30,7 @@ SMALL_GB10 = replace(reference_target("sm_121"), multiprocessors=4)
 """Few enough blocks in a persistent grid that each of them walks several rows. GB10 loads 32 bytes
 at once."""
 
-_SMALL = {"tokens": 150, "vocabulary": 97, "rows": 5, "images": 2, "matrices": 2}
+_SMALL = {"positions": 7, "tokens": 150, "vocabulary": 97, "rows": 5, "images": 2, "matrices": 2}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,9 @@ def _reduced(shape: Shape, operation: Operation) -> dict[str, int]:
         dims["rows"] = min(dims["rows"], 2)
     if "matrices" in dims:  # squares: as ragged, or not, as they were
         dims["columns"] = 256 + dims["columns"] % 256
-    return {name: min(v, _CHANNELS) if name == "channels" else v for name, v in dims.items()}
+    channels = _CHANNELS * _GROUPS if "groups" in dims else _CHANNELS
+    small = {"channels": channels, "groups": _GROUPS}
+    return {name: min(length, small.get(name, length)) for name, length in dims.items()}
 
 
 def _reduced_last(dims: Mapping[str, int]) -> dict[str, int]:

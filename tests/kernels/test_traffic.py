@@ -12,7 +12,6 @@ from membound.kernels import chain
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import DTYPES, bfloat16, float16
 from membound.kernels.training.embedding import index_of
-from membound.kernels.training.embedding import index_of
 
 ROWS = {"rows": 8192, "columns": 8192}
 E = 8192 * 8192
@@ -162,8 +161,14 @@ STAGE = {"images": 32, "channels": 256, "height": 56, "width": 56}
 GROUPED = STAGE | {"groups": 32}
 WINDOWED = STAGE | {"kernel": 2, "stride": 2}
 ADAPTED = STAGE | {"out_height": 6, "out_width": 6}
+HEADS = {"positions": 8192, "q_heads": 32, "k_heads": 8, "width": 128}
 IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
     # of bfloat16: Ei = 32 · 256 · 56 · 56 = 25,690,112, or the stem's 25,690,112 with Eo a quarter
+    # 2sTD(Hq + Hk) + 4TD: two tables of float32, half as wide as a head
+    ("rope_half", "forward", HEADS, 171_966_464),
+    ("rope_half", "backward", HEADS, 171_966_464),
+    ("rope_interleaved", "forward", HEADS, 171_966_464),
+    ("rope_interleaved", "backward", HEADS, 171_966_464),
     ("avg_pool2d", "forward", STEM, 64_225_280),  # s(Ei + Eo)
     ("avg_pool2d", "backward", STEM, 64_225_280),
     ("avg_pool2d_nhwc", "forward", STEM, 64_225_280),
