@@ -6,7 +6,7 @@ TESTS := .venv/.ready-to-test
 SET_UP_FROM := pyproject.toml .setup/install.py .setup/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bench test report check typecheck audit gpu study
+.PHONY: help setup bench test report check typecheck audit gpu runner baseline study
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## */\1|/p' Makefile | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -35,13 +35,19 @@ typecheck: $(TESTS) .link/membound ## mypy --strict alone
 .link/membound:
 	@mkdir -p .link && ln -sfn .. $@
 
-# -k sees marks too: the tests marked audit, and the machine code of all architectures.
+# -k sees marks too: the tests marked audit, and the machine code of all ten architectures.
 audit: $(TESTS) ## every architecture's machine code, and the oldest versions admitted
 	@MEMBOUND_AUDIT=all $(BIN)/python -P -m pytest -m 'not gpu' -k 'test_cubins or audit'
 
 # SYSTEM=1 installs nothing and uses PYTHON as it is.
 gpu: $(if $(SYSTEM),,$(TESTS)) ## GPU tests, a standard run, its report; SYSTEM=1 installs nothing
-	@$(if $(SYSTEM),$(PYTHON),$(BIN)/python) .setup/gpu.py
+	@$(if $(SYSTEM),$(PYTHON),$(BIN)/python) .setup/gpu.py $(GPU)
+
+runner: $(if $(SYSTEM),,$(RUNS)) ## doctor, run, report and gate, as a CI job on a GPU runner does them
+	@$(if $(SYSTEM),$(PYTHON),$(BIN)/python) .setup/runner.py $(RUNNER)
+
+baseline: ## commit the run that make runner made as its device's baseline, and push it
+	@.ci/baseline
 
 study: $(RUNS) ## how often comparisons are wrong, measured on this machine; takes long
 	@$(BIN)/python -P -m membound.bench.study $(STUDY)

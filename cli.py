@@ -1,4 +1,4 @@
-"""The front door: `membound doctor | list | run | report | compare | gate | ab | export`.
+"""The front door: `membound doctor | list | run | report | compare | gate | ab | audit | export`.
 
 The only file that knows both bench and analysis. Nothing heavy is imported before a command needs
 it. Exit codes: 0 good; 1 slower, wrong result or damaged file; 2 usage; 3 nothing comparable; 4 no
@@ -21,6 +21,21 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from .bench import arguments
+from .options import (
+    AllowMissing,
+    Device,
+    DTypes,
+    Implementation,
+    Json,
+    Kernels,
+    Markdown,
+    Peak,
+    PeakSource,
+    Runs,
+    Selection,
+    Strict,
+    Threshold,
+)
 
 if TYPE_CHECKING:
     from .analysis.compare import Comparison
@@ -35,28 +50,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Selection = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Operations or families; patterns as 'rms_*'. All of the preset's if none."
-    ),
-]
-Device = Annotated[str | None, typer.Option(help="cuda, cuda:1 or cpu. The GPU if there is one.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Kernels = Annotated[
-    list[Path] | None,
-    typer.Option(help="A folder with operations of your own, beside ours. May be repeated."),
-]
-Peak = Annotated[float | None, typer.Option(help="Peak bandwidth in GB/s (1e9 bytes) to trust.")]
-PeakSource = Annotated[str | None, typer.Option(help="Where --peak is from; kept in the run.")]
-Threshold = Annotated[str, typer.Option(help="Relative change of time that matters.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Any ambiguous case is inconclusive.")]
-AllowMissing = Annotated[
-    bool, typer.Option("--allow-missing", help="Cases that are no longer there are no failure.")
-]
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold runs.")]
 
 
 @app.command()
@@ -107,12 +100,8 @@ def run(
     preset: Annotated[str, typer.Option(help="quick, standard or full.")] = "quick",
     device: Device = None,
     direction: Annotated[str | None, typer.Option(help="forward, backward, or both: a,b.")] = None,
-    implementation: Annotated[
-        str | None, typer.Option(help="cuda, torch, cuda:unfused, …; several: a,b.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float16, bfloat16; several: a,b.")
-    ] = None,
+    implementation: Implementation = None,
+    dtype: DTypes = None,
     cache: Annotated[str | None, typer.Option(help="cold, steady, or both: a,b.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Fresh worker processes.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
@@ -298,12 +287,8 @@ def ab(
         str, typer.Argument(metavar="REV", help="Commit, branch or tag to compare with.")
     ],
     selection: Selection = None,
-    implementation: Annotated[
-        str | None, typer.Option(help="cuda, torch, cuda:unfused, …; several: a,b.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, float16, bfloat16; several: a,b.")
-    ] = None,
+    implementation: Implementation = None,
+    dtype: DTypes = None,
     device: Device = None,
     kernels: Kernels = None,
     threshold: Threshold = "3%",
@@ -344,6 +329,39 @@ def ab(
         )
         code = _print_comparison(found, strict, allow_missing, markdown, as_json)
     raise typer.Exit(code)
+
+
+@app.command()
+def audit(
+    selection: Selection = None,
+    arch: Annotated[
+        str, typer.Option(help="sm_121; several: a,b; all of them: all.")
+    ] = "sm_75,sm_90,sm_121",
+    kernels: Kernels = None,
+    as_json: Json = False,
+) -> None:
+    """Judge the machine code of CUDA C++ kernels, without a GPU; exit 1 where there is a fault.
+
+    Each kernel is compiled for each architecture and read as it would be launched at the shapes of
+    its layers: registers, spills, access width, launch limits, occupancy, instructions and special
+    functions per byte, bytes in flight. A fault that is listed with a reason is exempt; one of
+    instructions is issue-bound, with the remedy that was tried.
+    """
+    with _usage_errors():
+        from .bench.cases import matching
+        from .kernels.audit.run import audit as audited
+        from .kernels.audit.show import show
+        from .kernels.discovery import discover
+
+        archs = arguments.architectures(arch)
+        catalogue = discover(kernels or ())
+        chosen = matching(catalogue, selection or ["*"])
+        found = audited(catalogue, chosen, archs, say=lambda line: typer.echo(line, err=True))
+        if as_json:
+            _print_json([row.as_json() for row in found.rows])
+        else:
+            show(found)
+    raise typer.Exit(1 if found.faults else 0)
 
 
 @app.command()

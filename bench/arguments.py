@@ -44,6 +44,20 @@ def seconds(text: str | None) -> float | None:
     return value
 
 
+def architectures(text: str) -> tuple[str, ...]:
+    """The architectures of "sm_90,sm_121", or every one of "all". Raises BadArgument."""
+    from ..kernels.target import ARCHITECTURES
+
+    if text == "all":
+        return ARCHITECTURES
+    for name in several(text):
+        if name not in ARCHITECTURES:
+            raise BadArgument(
+                f"unknown architecture {name!r}; valid: all, {', '.join(ARCHITECTURES)}"
+            )
+    return several(text)
+
+
 def share(text: str) -> float:
     """0.03 of "3%" or "0.03". Raises BadArgument."""
     try:

@@ -26,8 +26,8 @@ _BITS = re.compile(r"\.(8|16|32|64|128|256)\b|\.[US](8|16)\b")
 _TOOLS = ("cuobjdump", "nvdisasm")
 
 
-class NoDisassembler(Exception):
-    """A tool of the CUDA toolkit is missing; the message says which extra brings it."""
+class MissingTool(Exception):
+    """The compiler, its headers or a disassembler; the message names the extra that brings it."""
 
     exit_code = 4
 
@@ -61,7 +61,7 @@ class Instruction:
         named = [int(number) for number in _REGISTER.findall(self.operands)]
         if self.name not in {"STG", "STS", "STL", "ST"}:
             return frozenset(named)
-        data = [int(number) for number in _REGISTER.findall(self.operands.partition("]")[2])]
+        data = [int(number) for number in _REGISTER.findall(self.operands.rpartition("]")[2])]
         each = max(self.width // 4 // max(len(data), 1), 1)
         return frozenset(named) | {first + i for first in data for i in range(each)}
 
@@ -104,7 +104,7 @@ class Machine:
 
 
 def disassemble(code: bytes) -> dict[str, Machine]:
-    """Every kernel of a cubin, by mangled name. Raises NoDisassembler."""
+    """Every kernel of a cubin, by mangled name. Raises MissingTool."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
@@ -140,7 +140,7 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
 
 
 def require_disassemblers() -> None:
-    """Raises NoDisassembler where one is missing."""
+    """Raises MissingTool where one is missing."""
     for name in _TOOLS:
         _tool(name)
 
@@ -155,7 +155,7 @@ def _tool(name: str) -> str:
         copy = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / name
         found = str(copy) if copy.exists() else None
     if found is None:
-        raise NoDisassembler(f"no {name} here; install membound with the extra audit")
+        raise MissingTool(f"no {name} here; install membound with the extra audit")
     return found
 
 

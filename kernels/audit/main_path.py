@@ -1,9 +1,9 @@
 """Where a kernel spends its time: the loops, or the straight line, that move its bytes.
 
 Read off machine code without running it. A loop counts with one turn. Where ways part, the one that
-moves the most bytes in the widest accesses is taken, and of those that move as many the shortest:
-what is counted is therefore a lower bound. Tails, rows cut between two vectors and the slow ways of
-divisions are left out by that rule.
+moves the most bytes in the widest accesses is taken. Of those that move as many, it is the longer
+one where they differ in arithmetic alone, and the shorter one where other accesses are made. So
+tails, rows cut between two vectors and the slow ways of divisions are left out.
 """
 
 from __future__ import annotations
@@ -53,38 +53,65 @@ class Streams:
         return loaded * (loaded == self.load_width) + stored * (stored == self.store_width)
 
 
+_GLOBAL = {"LDG", "STG", "RED", "LDGSTS"}
+
+
 @dataclass(frozen=True)
-class Path:
+class Way:
     """One way through the code, in order; a loop in it stands for one of its turns.
 
-    wide_bytes, count: bytes of traffic in the widest accesses and instructions, loops included.
+    Loops included: wide_bytes, of traffic in the widest accesses; calls; count, of instructions;
+    trace, which accesses to global memory it makes.
     """
 
-    steps: tuple[Instruction | Path, ...]
+    steps: tuple[Instruction | Way, ...]
     streams: Streams
     wide_bytes: int = 0
+    calls: int = 0
     count: int = 0
+    trace: int = 0
 
-    def then(self, run: Sequence[Instruction]) -> Path:
-        wide = self.wide_bytes + sum(map(self.streams.widest, run))
-        return Path((*self.steps, *run), self.streams, wide, self.count + len(run))
+    def then(self, run: Sequence[Instruction]) -> Way:
+        accesses = tuple(id(one) for one in run if one.name in _GLOBAL)
+        return Way(
+            (*self.steps, *run),
+            self.streams,
+            self.wide_bytes + sum(map(self.streams.widest, run)),
+            self.calls + sum(one.name == "CALL" for one in run),
+            self.count + len(run),
+            hash((self.trace, accesses)) if accesses else self.trace,
+        )
 
-    def then_round(self, loop: Path) -> Path:
-        wide, count = self.wide_bytes + loop.wide_bytes, self.count + loop.count
-        return Path((*self.steps, loop), self.streams, wide, count)
+    def then_round(self, loop: Way) -> Way:
+        return Way(
+            (*self.steps, loop),
+            self.streams,
+            self.wide_bytes + loop.wide_bytes,
+            self.calls + loop.calls,
+            self.count + loop.count,
+            hash((self.trace, loop.trace)) if loop.trace else self.trace,
+        )
+
+    def better_than(self, other: Way | None) -> bool:
+        """More bytes; then fewer calls, which are the slow ways of divisions; then, where both make
+        the same accesses, the longer one, since a warp may take both, and else the shorter."""
+        if other is None:
+            return True
+        if self.wide_bytes != other.wide_bytes:
+            return self.wide_bytes > other.wide_bytes
+        if self.calls != other.calls:
+            return self.calls < other.calls
+        longer = self.count > other.count
+        return longer if self.trace == other.trace else not longer
 
     @property
-    def score(self) -> tuple[int, int]:
-        return self.wide_bytes, -self.count
-
-    @property
-    def loops(self) -> list[Path]:
-        return [step for step in self.steps if isinstance(step, Path)]
+    def loops(self) -> list[Way]:
+        return [step for step in self.steps if isinstance(step, Way)]
 
     @cached_property
     def instructions(self) -> tuple[Instruction, ...]:
         """With those of its loops."""
-        parts = (s.instructions if isinstance(s, Path) else (s,) for s in self.steps)
+        parts = (s.instructions if isinstance(s, Way) else (s,) for s in self.steps)
         return tuple(one for part in parts for one in part)
 
     @cached_property
@@ -100,7 +127,7 @@ _LOOPS_WEIGH = 4
 """A loop has so many turns at least: what is done once counts where loops move less than that."""
 
 
-def busiest(path: Path) -> list[Path]:
+def busiest(path: Way) -> list[Way]:
     """The innermost loops that move the bytes, in order, or the whole path where none does."""
     inner = [part for loop in path.loops for part in busiest(loop) if part.wide_bytes]
     once = path.wide_bytes - sum(loop.wide_bytes for loop in path.loops)
@@ -117,8 +144,8 @@ class _Graph:
     following: Sequence[tuple[int, ...]]
 
 
-def main_path(code: Machine) -> Path:
-    """The way through a kernel that moves the most bytes for the fewest instructions."""
+def main_path(code: Machine) -> Way:
+    """The way through a kernel that moves the most bytes: see `Way.better_than`."""
     graph = _blocks(code)
     streams = Streams.of(code)
     return _best(code, graph, streams, frozenset(range(len(graph.spans))), 0, loop=False)
@@ -160,19 +187,22 @@ def _best(
     entry: int,
     *,
     loop: bool,
-) -> Path:
+) -> Way:
     """The best way from `entry` to where this region ends, or, in a loop, back to `entry`."""
-    inside = {b: [n for n in graph.following[b] if n in blocks and n != entry] for b in blocks}
+    inside = {
+        b: [n for n in graph.following[b] if n in blocks and not (loop and n == entry)]
+        for b in blocks
+    }
     parts = _components(inside, entry)
     part_of = {block: i for i, part in enumerate(parts) for block in part}
-    best: dict[int, Path] = {}
-    finals: list[Path] = []
+    best: dict[int, Way] = {}
+    final: Way | None = None
     entries = {part_of[entry]: entry}
     for i in reversed(range(len(parts))):  # of what comes before, first
         part = parts[i]
         if i not in entries:
             continue
-        path = best.get(i, Path((), streams))
+        path = best.get(i, Way((), streams))
         first = entries[i]
         if len(part) > 1 or first in inside[first]:
             path = path.then_round(_best(code, graph, streams, frozenset(part), first, loop=True))
@@ -180,14 +210,14 @@ def _best(
             path = path.then(code.instructions[slice(*graph.spans[first])])
         goes_back = any(entry in graph.following[b] for b in part)
         leaves = any(not graph.following[b] or _may_exit(code, graph, b) for b in part)
-        if goes_back if loop else leaves:
-            finals.append(path)
+        if (goes_back if loop else leaves) and path.better_than(final):
+            final = path
         for block in part:
             for after in inside[block]:
                 j = part_of[after]
-                if j != i and (j not in best or path.score > best[j].score):
+                if j != i and path.better_than(best.get(j)):
                     best[j], entries[j] = path, after
-    return max(finals, key=lambda path: path.score, default=Path((), streams))
+    return final or Way((), streams)
 
 
 def _may_exit(code: Machine, graph: _Graph, block: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .main_path import Path
+from .main_path import Way
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Cost:
     special: float
 
 
-def cost(parts: Sequence[Path], reads: int, writes: int) -> Cost | None:
+def cost(parts: Sequence[Way], reads: int, writes: int) -> Cost | None:
     """What the busiest parts of a kernel spend per byte; None where they move none.
 
     reads, writes: bytes of the whole launch. Where some loops only load and others only store, each
@@ -55,21 +55,25 @@ def _moved(loads: int, stores: int, reads: int, writes: int) -> float:
     return min(bounds)
 
 
-def _special(part: Path) -> int:
+def _special(part: Way) -> int:
     return sum(one.name == "MUFU" for one in part.instructions)
 
 
-def bytes_in_flight(parts: Sequence[Path]) -> int:
-    """Most bytes of traffic that a thread has asked for and not used yet; of loops, the least.
+def bytes_in_flight(parts: Sequence[Way]) -> float:
+    """Most bytes of traffic that a thread has asked for and not used yet.
 
     A load is waited for where a register that it fills is first named; one to shared memory at the
-    next barrier of its kind. Loops are gone round twice: loads may be used a turn later.
+    next barrier of its kind. Loops are gone round twice: loads may be used a turn later. Loops that
+    follow one another count by the time they take: the harmonic mean over what they load.
     """
     loading = [part for part in parts if part.bytes_loaded]
-    return min((_most_waiting(part) for part in loading), default=0)
+    if not loading:
+        return 0.0
+    time = sum(part.bytes_loaded / _most_waiting(part) for part in loading)
+    return sum(part.bytes_loaded for part in loading) / time
 
 
-def _most_waiting(part: Path) -> int:
+def _most_waiting(part: Way) -> int:
     waiting: dict[frozenset[int], int] = {}
     asynchronous = most = 0
     for one in part.instructions * 2:

@@ -1,4 +1,5 @@
 // Kernels that compute the right thing in machine code that no audit may pass.
+#include "math.cuh"
 #include "memory.cuh"
 #include "shared.cuh"
 
@@ -53,4 +54,41 @@ __global__ void greedy(float* y, const float* x, long long n) {
   const Vector<float, 4> v = load<Reuse::kNever, 4>(x + threadIdx.x * 4);
   store<Reuse::kNever>(y + threadIdx.x * 4,
                        Vector<float, 4>{{v[0], v[1], v[2], most[threadIdx.x * 7 % 10240]}});
+}
+
+// Where the next load is depends on the one before: one load a thread on its way, in few threads.
+__global__ void __launch_bounds__(256) waiting(float* y, const float* x, long long n) {
+  SHARED_ARRAY(float, unused, 10 * 1024);
+  unused[threadIdx.x] = static_cast<float>(n);
+  long long i = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+  while (i + 4 <= n) {
+    const Vector<float, 4> v = load<Reuse::kNever, 4>(x + i);
+    store<Reuse::kNever>(y + i, v);
+    __syncthreads();
+    i += static_cast<long long>(unused[static_cast<int>(v[0]) & 1023]) * gridDim.x * blockDim.x * 4;
+  }
+}
+
+__global__ void laborious(float* y, const float* x, long long n) {
+  const long long i = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+  if (i + 4 > n) return;
+  Vector<float, 4> v = load<Reuse::kNever, 4>(x + i);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int turn = 0; turn < 64; ++turn) v[k] = v[k] * v[k] + 0.5f;
+  }
+  store<Reuse::kNever>(y + i, v);
+}
+
+__global__ void transcendental(float* y, const float* x, long long n) {
+  const long long i = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * 4;
+  if (i + 4 > n) return;
+  Vector<float, 4> v = load<Reuse::kNever, 4>(x + i);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+#pragma unroll
+    for (int turn = 0; turn < 8; ++turn) v[k] = rsqrt_fast(v[k]);
+  }
+  store<Reuse::kNever>(y + i, v);
 }
