@@ -64,11 +64,6 @@ class Achieved:
         """Implementation and variant as they are typed: `cuda:unfused`."""
         return f"{self.implementation}:{self.variant}" if self.variant else self.implementation
 
-    @property
-    def layer(self) -> str:
-        """Operation and direction, `rms_norm backward`."""
-        return f"{self.operation} {self.direction}"
-
 
 def bandwidth(frame: pd.DataFrame) -> pd.DataFrame:
     """The tidy table as one row per run and case, columns as in `Achieved`.
