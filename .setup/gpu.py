@@ -1,5 +1,7 @@
 """`make gpu`: the GPU tests, a standard run and its report, with the interpreter that runs this.
 
+`make gpu GPU=--tests` stops after the tests.
+
 With `make gpu SYSTEM=1` that interpreter is the machine's own. Nothing is installed then: what is
 missing is named, and only what needs it is left out.
 
@@ -67,6 +69,8 @@ def main() -> int:
     steps = [0]
     if has("pytest"):
         steps.append(subprocess.call([sys.executable, "-P", "-m", "pytest", "-m", "gpu"], cwd=ROOT))
+    if "--tests" in sys.argv:
+        return steps[-1]
     steps.append(membound("run", "--preset", "standard", "--device", "cuda", "--time-limit", "8m"))
     if has("pandas"):
         steps.append(membound("report"))
