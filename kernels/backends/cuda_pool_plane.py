@@ -100,10 +100,11 @@ def prepare_channel_sums(spec: Spec, source: Path, total: Tensor, x: Tensor) -> 
 
 
 def _area(planes: Tensor) -> int:
-    """Elements of a plane. Raises CannotPrepare where they are not counted in 30 bits."""
-    area = planes.shape[2] * planes.shape[3]
-    if area >= 2**30:
-        raise CannotPrepare("a plane has fewer than 2^30 elements")
+    """Elements of a plane. Raises CannotPrepare where they, or the planes, are too many."""
+    images, channels, height, width = planes.shape
+    area = height * width
+    if area >= 2**30 or images * channels >= 2**31:
+        raise CannotPrepare("there are fewer than 2^31 planes, of fewer than 2^30 elements")
     return area
 
 
@@ -132,5 +133,5 @@ class _Sums:
     ) -> tuple[torch.Tensor | numpy.generic, ...]:
         shift = x.data_ptr() % self.width // self.item
         extents = (self.area, self.channels, self.shares, shift)
-        sizes = numpy.int64(self.planes), *map(numpy.int32, extents)
+        sizes: list[numpy.generic] = [numpy.int64(self.planes), *map(numpy.int32, extents)]
         return (sums, x, *sizes, numpy.float32(scale))

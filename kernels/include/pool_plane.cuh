@@ -19,59 +19,86 @@
 #include "reduce.cuh"
 #include "row.cuh"
 
-// An operation has number(plane), and apply(number, x), or apply(number) where there is no x.
+// One tile of plane_map. An operation has number(plane), and apply(number, x), or apply(number) where
+// there is no x.
+template <class Operation, Reuse kStores, typename T>
+struct PlaneTile {
+  Operation operation;
+  Divider plane_of;
+  int area;
+  long long first_plane;
+  int before;  // elements of the first plane that come before the tile
+  int length;
+  T* y;
+
+  // Planes have fewer than 2^30 elements, so that `before + i` stays below 2^31.
+  __device__ float number(int i) const {
+    return operation.number(first_plane + plane_of(before + i));
+  }
+
+  template <typename... Elements>
+  __device__ void one(int i, const Elements&... in) const {
+    const float value = operation.apply(number(i), to_float(in[0])...);
+    store<kStores>(y + i, Vector<T, 1>{{from_float<T>(value)}});
+  }
+
+  template <int kWidth, typename... Vectors>
+  __device__ void whole(int i, const Vectors&... in) const {
+    Vector<T, kWidth> out;
+    if (area >= kWidth) {
+      const int plane = plane_of(before + i);
+      const int rest = (plane + 1) * area - (before + i);  // elements of this plane from i on
+      const float own = operation.number(first_plane + plane);
+      const float next = rest < kWidth ? operation.number(first_plane + plane + 1) : own;
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        out[e] = from_float<T>(operation.apply(e < rest ? own : next, to_float(in[e])...));
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        out[e] = from_float<T>(operation.apply(number(i + e), to_float(in[e])...));
+      }
+    }
+    store<kStores>(y + i, out);
+  }
+
+  template <int kWidth, int kLoads, typename... Loaded>
+  __device__ void vectors(int first, int stride, const Loaded&... in) const {
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + k * stride;
+      if (i + kWidth <= length) whole<kWidth>(i, in.at[k]...);
+    }
+  }
+};
+
 template <class Operation, int kBytes, int kLoads, Reuse kStores, typename T, typename... Inputs>
 __global__ void plane_map(T* y, const T* numbers, long long n, int area, int channels,
                           unsigned long long by_area, const Inputs*... inputs) {
   constexpr int kWidth = elements_in<T, kBytes>();
-  const Operation operation{numbers, channels, area};
-  const Divider plane_of{by_area};
   const int stride = blockDim.x * kWidth;
   const int tile = stride * kLoads;
   const long long start = tile_start(blockIdx.x, tile);
-  const long long first_plane = start / area;
-  const int before = static_cast<int>(start % area);  // elements of the first plane
   const int length = n - start < tile ? static_cast<int>(n - start) : tile;
-
-  // Planes have fewer than 2^30 elements, so that `before + i` stays below 2^31.
-  const auto number = [&](int i) { return operation.number(first_plane + plane_of(before + i)); };
-  const auto one = [&](int i) {
-    const float value =
-        operation.apply(number(i), to_float(load<Reuse::kNever, 1>(inputs + start + i)[0])...);
-    store<kStores>(y + start + i, Vector<T, 1>{{from_float<T>(value)}});
-  };
-  const bool vectors = (aligned<kBytes>(y) && ... && aligned<kBytes>(inputs));
-  if (!vectors) {
-    for (int i = threadIdx.x; i < length; i += blockDim.x) one(i);
-    return;
+  const PlaneTile<Operation, kStores, T> own{{numbers, channels, area},
+                                             {by_area},
+                                             area,
+                                             start / area,
+                                             static_cast<int>(start % area),
+                                             length,
+                                             y + start};
+  int done = 0;
+  if ((aligned<kBytes>(y) && ... && aligned<kBytes>(inputs))) {
+    const int first = threadIdx.x * kWidth;
+    own.template vectors<kWidth, kLoads>(
+        first, stride,
+        load_vectors<kWidth, kLoads, false>(inputs + start, first, stride, length)...);
+    done = length - length % kWidth;
   }
-  const int first = threadIdx.x * kWidth;
-  const auto map = [&](const auto&... in) {
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int i = first + k * stride;
-      if (i + kWidth > length) continue;
-      const int plane = plane_of(before + i);
-      const int rest = (plane + 1) * area - (before + i);  // elements of this plane from i on
-      const float own = operation.number(first_plane + plane);
-      Vector<T, kWidth> out;
-      if (area >= kWidth) {
-        const float next = rest < kWidth ? operation.number(first_plane + plane + 1) : own;
-#pragma unroll
-        for (int e = 0; e < kWidth; ++e) {
-          out[e] = from_float<T>(operation.apply(e < rest ? own : next, to_float(in.at[k][e])...));
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < kWidth; ++e) {
-          out[e] = from_float<T>(operation.apply(number(i + e), to_float(in.at[k][e])...));
-        }
-      }
-      store<kStores>(y + start + i, out);
-    }
-  };
-  map(load_vectors<kWidth, kLoads, false>(inputs + start, first, stride, length)...);
-  for (int i = length - length % kWidth + threadIdx.x; i < length; i += blockDim.x) one(i);
+  for (int i = done + threadIdx.x; i < length; i += blockDim.x) {
+    own.one(i, load<Reuse::kNever, 1>(inputs + start + i)...);
+  }
 }
 
 // sums: [images * shares, channels] where `shares` blocks have a plane together; scaled by `scale`.
