@@ -90,6 +90,19 @@ SQUARES = (
 )
 
 _RESNET_STEM = {"channels": 64, "height": 112, "width": 112, "kernel": 3, "stride": 2, "padding": 1}
+# The parameters of a language model (training/grad_norm.py lists them): GPT-2 (124M), a layer of
+# Llama-3-8B, a feed-forward that no vector width divides, and corners.
+_GPT2 = {"features": 768, "keys": 768, "vocabulary": 50257, "positions": 1024}
+MODELS = (
+    scaled("layers", layers=12, hidden=3072, **_GPT2),
+    layer(layers=1, hidden=14336, features=4096, keys=1024, vocabulary=0, positions=0),
+    ragged("layers", layers=12, hidden=3073, **_GPT2),
+    edge(layers=2, hidden=20, features=12, keys=4, vocabulary=7, positions=0),
+    edge(layers=1, hidden=17, features=7, keys=7, vocabulary=5, positions=3),
+    edge(layers=1, hidden=1, features=1, keys=1, vocabulary=1, positions=0),
+    edge(layers=1, hidden=4, features=0, keys=0, vocabulary=1, positions=0),
+)
+
 # Tables of a language model: GPT-2 (124M), Llama-3-8B, and corners.
 TABLES = (
     scaled("tokens", tokens=16384, vocabulary=50257, columns=768),

@@ -319,6 +319,16 @@ def test_bytes_an_element_of_fused_quantization_and_of_its_chains(
     assert 0 <= own - fused * E <= small and 0 <= moved - apart * E <= small
 
 
+def test_gradients_of_gpt2(catalogue: Catalogue) -> None:
+    dims = {"layers": 12, "hidden": 3072, "features": 768, "keys": 768}
+    dims |= {"vocabulary": 50257, "positions": 1024}
+    norm = catalogue.operations["grad_norm"].directions(dims, bfloat16).forward
+    clip = catalogue.operations["grad_clip"].directions(dims, bfloat16).forward
+    assert norm.reads[0].elements == 124_439_808
+    assert norm.traffic == 248_879_616 + 2 * 8 * 149 + 4 * 148 + 4  # sE, tables, norms
+    assert clip.traffic == 497_759_236  # 2sE + 4
+
+
 def test_embedding_moves_the_rows_that_occur_once(catalogue: Catalogue) -> None:
     dims = {"tokens": 8192, "vocabulary": 50257, "columns": 768}
     directions = catalogue.operations["embedding"].directions(dims, float16)
@@ -337,6 +347,7 @@ def test_every_operation_has_a_literal(catalogue: Catalogue) -> None:
     stated |= {("nchw_to_nhwc", "forward"), ("nhwc_to_nchw", "forward")}
     stated |= {("causal_softmax", "forward"), ("causal_softmax", "backward")}
     stated |= {("embedding", "forward"), ("embedding", "backward")}
+    stated |= {("grad_norm", "forward"), ("grad_clip", "forward")}
     there = {
         (operation.name, direction)
         for operation in catalogue.operations.values()
