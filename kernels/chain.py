@@ -106,11 +106,12 @@ def traffic(
     dims: Mapping[str, int],
     dtype: DType,
 ) -> int | None:
-    """Bytes the steps of a chain move one after the other; None where it has no such direction."""
+    """Bytes the steps of a chain move one after the other, by their schedules where they re-read;
+    None where it has no such direction."""
     steps = operation.chains[variant].steps(direction)
     if not steps:
         return None
-    return sum(_step_io(operations, step, dims, dtype)[1].traffic for step in steps)
+    return sum(_step_io(operations, step, dims, dtype)[1].scheduled for step in steps)
 
 
 def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepared:

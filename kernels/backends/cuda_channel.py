@@ -111,28 +111,39 @@ def plan_of(spec: Spec, streams: int) -> ChannelPlan:
     return plan
 
 
+def image_shift(spec: Spec, bytes_: int, ragged: bool, tensors: Tensors) -> int:
+    """Elements that the images begin past an access of `bytes_`.
+
+    Raises ValueError naming a tensor that begins where no plan cuts it like the others.
+    """
+    width = bytes_ * 8 // spec.dtype.bits
+    images = [operand for operand in spec.io.operands.values() if len(operand.shape) == 4]
+    shifts = {
+        image.name: tensors[image.name].data_ptr() * 8 // image.dtype.bits % width
+        for image in images
+    }
+    first, shift = next(iter(shifts.items()))
+    for name, past in shifts.items():
+        if past and not ragged:
+            raise ValueError(f"{name} must begin on {bytes_} bytes; copy the slice")
+        if past != shift:
+            raise ValueError(f"{name} and {first} must begin alike, modulo {width} elements")
+    return shift
+
+
 def extents_of(spec: Spec, plan: ChannelPlan, tensors: Tensors) -> Extents:
-    """The extents of `plan` with where the images begin, in elements past a vector (NCHW).
+    """The extents of `plan`, with where the images begin (NCHW).
 
     Raises ValueError naming a tensor that begins where this plan cannot cut it.
     """
-    width = plan.bytes // (spec.dtype.bits // 8)
-    shifts = {}
+    shift = image_shift(spec, plan.bytes, plan.ragged, tensors)
+    if plan.layout == "first":
+        return (*plan.extents[:3], numpy.int32(shift), *plan.extents[4:])
+    neighbours = 4 * plan.bytes * 8 // spec.dtype.bits
     for operand in spec.io.operands.values():
-        tensor = tensors[operand.name]
-        if len(operand.shape) == 4:
-            shifts[operand.name] = tensor.data_ptr() // tensor.element_size() % width
-        elif plan.layout == "last" and tensor.data_ptr() % (4 * width):
-            raise ValueError(f"{operand.name} must begin on {4 * width} bytes; copy the slice")
-    first, shift = next(iter(shifts.items()))
-    for name, past in shifts.items():
-        if past and not plan.ragged:
-            raise ValueError(f"{name} must begin on {plan.bytes} bytes; copy the slice")
-        if past != shift:
-            raise ValueError(f"{name} and {first} must begin alike, modulo {width} elements")
-    if plan.layout == "last":
-        return plan.extents
-    return (*plan.extents[:3], numpy.int32(shift), *plan.extents[4:])
+        if len(operand.shape) == 1 and tensors[operand.name].data_ptr() % neighbours:
+            raise ValueError(f"{operand.name} must begin on {neighbours} bytes; copy the slice")
+    return plan.extents
 
 
 def prepare_inference(spec: Spec, source: Path, f: str = "Unchanged") -> Prepared:
@@ -193,7 +204,7 @@ def _forward(spec: Spec, source: Path, f: str) -> Prepared:
         settings = numpy.float32(MOMENTUM), numpy.float32(EPS)
         kept = numpy.float32(-1)
         grid = Geometry(plan.blocks, BLOCK)
-        return _in_turn(
+        return in_turn(
             moments.bind(stream, grid, (x, sums, *extents)),
             merge.bind(
                 stream,
@@ -230,7 +241,7 @@ def _backward(spec: Spec, source: Path, f: str) -> Prepared:
         shares = numpy.int32(plan.shares), numpy.int32(channels), numpy.float32(1 / values)
         grid = Geometry(plan.blocks, BLOCK)
         data = of["dy"], of["x"]
-        return _in_turn(
+        return in_turn(
             reduce.bind(stream, grid, (*data, sums, *parameters, *extents)),
             merge.bind(
                 stream, _merging(channels), (sums, of["dweight"], of["dbias"], mean_of, *shares)
@@ -241,7 +252,9 @@ def _backward(spec: Spec, source: Path, f: str) -> Prepared:
     return Prepared(bind, [partials, means], choice={"plan": plan.plan, "shares": plan.shares})
 
 
-def _in_turn(*launches: Callable[[], None]) -> Launch:
+def in_turn(*launches: Callable[[], None]) -> Launch:
+    """One launch after the other."""
+
     def launch() -> None:
         for run in launches:
             run()

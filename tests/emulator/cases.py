@@ -1,18 +1,17 @@
-"""What the emulator and the audits run: every `cuda` implementation that discovery finds."""
+"""What the emulator runs: every `cuda` implementation that discovery finds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
-from membound.kernels.discovery import Catalogue, Implementation
+from membound.kernels.audit import cases as audit
+from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import float16
 from membound.kernels.inputs import make_inputs
-from membound.kernels.operation import DIRECTIONS, Operation, Tensor
-from membound.kernels.shapes import Shape, text
-from membound.kernels.spec import Prepared, Spec
+from membound.kernels.operation import Operation, Tensor
+from membound.kernels.shapes import Shape
 from membound.kernels.target import Target, reference_target
 
 _LONG_ROWS = (
@@ -34,23 +33,8 @@ _SMALL = {"rows": 5, "images": 2, "matrices": 2, "tokens": 150, "positions": 7}
 _SMALL |= {"layers": 1, "features": 64, "keys": 64, "vocabulary": 97}  # of a model
 
 
-@dataclass(frozen=True)
-class Case:
-    implementation: Implementation
-    spec: Spec
-    kind: str
-
-    @property
-    def name(self) -> str:
-        spec = self.spec
-        return (
-            f"{spec.operation.name}/{spec.direction}/{self.implementation.label}/{spec.dtype}"
-            f"/{text(spec.dims)}"
-        )
-
-    def on(self, toolchain: Any) -> Prepared:
-        """Prepared with this toolchain. Raises CannotPrepare."""
-        return self.implementation.prepare(replace(self.spec, toolchain=toolchain))
+class Case(audit.Case):
+    """A case that has inputs."""
 
     def inputs(self) -> dict[str, torch.Tensor]:
         return make_inputs(
@@ -58,34 +42,18 @@ class Case:
         )
 
 
-def cases(
-    catalogue: Catalogue, target: Target = SMALL_H100, *, reduced: bool = True
-) -> Iterator[Case]:
-    """Implementation × direction × dtype × shape; reduced to sizes that fibres finish quickly."""
+def cases(catalogue: Catalogue, target: Target = SMALL_H100) -> Iterator[Case]:
+    """Implementation × direction × dtype × shape, of sizes that fibres finish quickly."""
     for operation in catalogue.operations.values():
-        for implementation in catalogue.implementations(operation):
-            if implementation.backend != "cuda":
-                continue
-            for direction in DIRECTIONS:
-                for dtype in operation.dtypes:
-                    if implementation.refuses(direction, dtype.name):
-                        continue
-                    for kind, dims in _shapes(operation, reduced):
-                        if kind == "long" and dtype == float16:  # as bfloat16: rows of 16 bits
-                            continue
-                        io = operation.directions(dims, dtype).get(direction)
-                        assert io is not None
-                        spec = Spec(
-                            *(operation, direction, dims, dtype, io),
-                            target,
-                            variant=implementation.variant,
-                        )
-                        yield Case(implementation, spec, kind)
+        shapes = _shapes(operation)
+        for implementation in catalogue.implementations(operation, ("cuda",)):
+            for case in audit.cases_of(implementation, shapes, target):
+                # As bfloat16: rows of 16 bits.
+                if not (case.kind == "long" and case.spec.dtype == float16):
+                    yield Case(case.implementation, case.spec, case.kind)
 
 
-def _shapes(operation: Operation, reduced: bool) -> list[tuple[str, Mapping[str, int]]]:
-    if not reduced:
-        return [(shape.kind, shape.dims) for shape in operation.shapes]
+def _shapes(operation: Operation) -> list[tuple[str, Mapping[str, int]]]:
     found: list[tuple[str, Mapping[str, int]]] = [
         (shape.kind, _reduced(shape, operation)) for shape in operation.shapes
     ]
