@@ -61,7 +61,7 @@ def evaluate(
     outputs = {
         tensor.name: torch.zeros(
             tensor.exact_shape,
-            dtype=torch.float64 if tensor.dtype.epsilon else tensor.dtype.torch_dtype,
+            dtype=torch.float64 if tensor.is_rounded else tensor.dtype.torch_dtype,
             device=device,
         )
         for tensor in direction.outputs

@@ -65,6 +65,11 @@ class Tensor:
         return prod(self.shape)
 
     @property
+    def is_rounded(self) -> bool:
+        """Whether the reference gives it before it is rounded to what is stored."""
+        return bool(self.dtype.epsilon or self.slack)
+
+    @property
     def exact_shape(self) -> tuple[int, ...]:
         """Shape of its numbers: twice as long as stored where these are pairs."""
         numbers = self.dtype.numbers

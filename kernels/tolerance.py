@@ -85,7 +85,7 @@ def compare(
     for start in range(0, flat_exact.numel(), _CHUNK):
         stored = flat[start // numbers : (start + _CHUNK) // numbers]
         exact_part = flat_exact[start : start + _CHUNK]
-        if tensor.dtype.largest:
+        if tensor.dtype.largest or tensor.slack:
             units = _units(scales, flat_exact.numel(), start, exact_part.numel())
             error = _code_errors(tensor, stored, exact_part, units)
         else:
@@ -114,9 +114,11 @@ def _code_errors(
     dtype = tensor.dtype
     if units is not None:
         exact = torch.where(units == 0, units, exact / units)
-    exact = exact.clamp(-2 * dtype.largest, 2 * dtype.largest)
+    if dtype.largest:
+        exact = exact.clamp(-2 * dtype.largest, 2 * dtype.largest)
     slack = exact.abs() * tensor.slack
-    low, high = dtype.rounded(exact - slack), dtype.rounded(exact + slack)
+    rounded = dtype.rounded if dtype.epsilon else torch.round
+    low, high = rounded(exact - slack), rounded(exact + slack)
     value = dtype.decoded(stored)
     outside = torch.maximum(low - value, value - high).clamp_min(0)
     error = outside / (value.abs() + dtype.epsilon)

@@ -27,6 +27,7 @@ TYPES = {
     "float32": "float",
     "float16": "__half",
     "bfloat16": "__nv_bfloat16",
+    "int8": "signed char",
     "uint8": "unsigned char",
     "int32": "int",
     "int64": "long long",

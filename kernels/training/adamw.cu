@@ -5,23 +5,8 @@
 //    must move.
 // 2. One pass reads parameter, gradient and moments and writes what is new, beside them.
 // 3. 1 - beta comes from the host: of 0.999 in float32 it would be wrong in the fifth digit.
+#include "adamw.cuh"
 #include "optimizer.cuh"
-
-// Field by field what `numbers` of adamw.py gives.
-struct Numbers {
-  float decay;  // 1 - rate * weight_decay
-  float beta1, rest1, beta2, rest2;
-  float rate;        // over the bias correction of the first moment
-  float correction;  // of the root of the second moment
-  float eps;
-
-  __device__ float decayed(float p) const { return decay * p; }
-  __device__ float first(float g, float m) const { return beta1 * m + rest1 * g; }
-  __device__ float second(float g, float v) const { return beta2 * v + rest2 * (g * g); }
-  __device__ float stepped(float p, float m, float v) const {
-    return p - rate * m * reciprocal_fast(sqrt_fast(v) * correction + eps);
-  }
-};
 
 struct AdamW : Numbers {
   // The fourth output, where there is one, is a copy of the parameter in another type.

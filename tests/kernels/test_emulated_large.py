@@ -35,6 +35,7 @@ CHECKED = 2**22
 """Elements beyond `BEYOND`, all of them random; what comes before is zero."""
 
 NOT_ENLARGED = {
+    "adamw_8bit": "its blocks of 256 know no rows: test_training.py goes beyond",
     "grad_norm": "its last block is that of a few tensors: test_training.py goes beyond",
     "grad_clip": "its arena is as long as a model has parameters: test_training.py goes beyond",
     "embedding": "its backward sorts tokens: test_training.py goes beyond",

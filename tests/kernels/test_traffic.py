@@ -54,6 +54,7 @@ LITERALS: list[tuple[str, str, int]] = [
     ("adamw_first_moment", "forward", 402_653_184),  # 3sE
     ("adamw_second_moment", "forward", 402_653_184),
     ("adamw_step", "forward", 536_870_912),  # 4sE
+    ("adamw_8bit", "forward", 1_077_936_128),  # (3 · 4 + 4 · 1)E + 4 · 4E / 256
     ("sgd", "forward", 402_653_184),  # 3sE
     ("momentum", "forward", 402_653_184),
     ("sgd_momentum", "forward", 671_088_640),  # 5sE
