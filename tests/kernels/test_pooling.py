@@ -216,8 +216,12 @@ def test_roots_of_squares_as_pytorch(libraries: Libraries, size: int) -> None:
     close(out["dx"], dx)
 
 
-def fused(x: torch.Tensor, bias: torch.Tensor, *settings: int) -> torch.Tensor:
-    return functional.max_pool2d(torch.relu(x + bias[:, None, None]), *settings)
+def fused(
+    x: torch.Tensor, bias: torch.Tensor, kernel: int, stride: int, padding: int
+) -> torch.Tensor:
+    h = torch.relu(x + bias[:, None, None])
+    y: torch.Tensor = functional.max_pool2d(h, kernel, stride, padding)
+    return y
 
 
 @pytest.mark.parametrize(("shape", "settings"), FUSED)
