@@ -3,9 +3,9 @@
 (a, b) becomes (a · cos − b · sin, b · cos + a · sin), for query and key heads in one pass. The two
 conventions pair different elements: `rope_half` pairs i with i + width / 2 (GPT-NeoX, Llama as
 Hugging Face stores it), `rope_interleaved` pairs 2i with 2i + 1 (RoFormer, GPT-J, Llama as Meta
-stores it). The tables cos and sin are float32 whatever the heads are, one row a position, one column
-a pair; they are read once for all heads, and the result is rounded once. Backward turns the gradients
-back, by −angle.
+stores it). The tables cos and sin are float32 whatever the heads are, one row a position, one
+column a pair; they are read once for all heads, and the result is rounded once. Backward turns the
+gradients back, by −angle.
 """
 
 from __future__ import annotations

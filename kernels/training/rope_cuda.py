@@ -56,8 +56,9 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         pairs = elements if half else elements // 2
         accesses = [elements * one.element_size() for one in data[:4]] + [4 * pairs] * 2
         aligned = all(one.data_ptr() % a == 0 for one, a in zip(data, accesses, strict=True))
-        extents = [numpy.int64(tokens), *map(numpy.int32, (q_heads, k_heads, width, together))]
-        geometry = Geometry(blocks, THREADS)
-        return kernel.bind(stream, geometry, [*data, *extents, sign, numpy.int32(aligned)])
+        extents: list[numpy.generic] = [numpy.int64(tokens)]
+        extents += [numpy.int32(one) for one in (q_heads, k_heads, width, together)]
+        last: list[numpy.generic] = [sign, numpy.int32(aligned)]
+        return kernel.bind(stream, Geometry(blocks, THREADS), [*data, *extents, *last])
 
     return Prepared(bind)
