@@ -17,18 +17,18 @@ _LARGEST = np.finfo(np.float32).max
 
 
 @device
-def _forward(x: Any) -> Any:
+def silu(x: Any) -> Any:
     if x == _LOWEST:  # -inf / inf
         return _MINUS_ZERO
     return x * divide(ONE, ONE + exp(-x))
 
 
 @device
-def _backward(dy: Any, x: Any) -> Any:
+def silu_gradient(dy: Any, x: Any) -> Any:
     s = divide(ONE, ONE + exp(-x))
     bounded = min(max(x, -_LARGEST), _LARGEST)  # a NaN comes through s
     return dy * (s * (ONE + bounded * (ONE - s)))
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
-    return stream(spec, _forward if direction == "forward" else _backward)
+    return stream(spec, silu if direction == "forward" else silu_gradient)

@@ -51,10 +51,12 @@ def assembly(result: Any, text: str, constraints: str, *, effect: bool = False) 
     return build
 
 
-def load_words(instruction: str) -> Any:
-    text = f"{instruction} {{$0, $1, $2, $3}}, [$4];"
-    four = types.UniTuple(types.uint32, 4)
-    build = assembly(four, text, "=r,=r,=r,=r,l", effect=True)
+def load_words(instruction: str, words: int = 4) -> Any:
+    """(array, index) -> 2 or 4 words."""
+    into = ", ".join(f"${k}" for k in range(words))
+    result = types.UniTuple(types.uint32, words)
+    constraints = "=r," * words + "l"
+    build = assembly(result, f"{instruction} {{{into}}}, [${words}];", constraints, effect=True)
 
     @as_intrinsic
     def load(typingctx: Any, array: Any, index: Any) -> Any:
@@ -63,16 +65,19 @@ def load_words(instruction: str) -> Any:
     return load
 
 
-def store_words(instruction: str) -> Any:
-    build = assembly(
-        types.void, f"{instruction} [$0], {{$1, $2, $3, $4}};", "l,r,r,r,r", effect=True
-    )
+def store_words(instruction: str, words: int = 4) -> Any:
+    """(array, index, 2 or 4 words)."""
+    parts = ", ".join(f"${k + 1}" for k in range(words))
+    constraints = "l" + ",r" * words
+    build = assembly(types.void, f"{instruction} [$0], {{{parts}}};", constraints, effect=True)
 
-    @as_intrinsic
-    def store(typingctx: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    def store_2(typingctx: Any, array: Any, index: Any, a: Any, b: Any) -> Any:
+        return build(typingctx, array, index, a, b)
+
+    def store_4(typingctx: Any, array: Any, index: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
         return build(typingctx, array, index, a, b, c, d)
 
-    return store
+    return as_intrinsic(store_2 if words == 2 else store_4)
 
 
 def load_element(kind: Any, instruction: str, constraint: str) -> Any:

@@ -54,20 +54,28 @@ class Memory:
     store_one: Any  # (array, index, float32)
 
 
-def memory(dtype: DType, sm: int, *, vector: bool, streaming: bool) -> Memory:
-    """Accesses for `dtype`; `vector` False where rows do not keep to 16-byte boundaries."""
+def memory(
+    dtype: DType, sm: int, *, vector: bool, streaming: bool, width: int | None = None
+) -> Memory:
+    """Accesses for `dtype`; `vector` False where rows do not keep to 16-byte boundaries.
+
+    A `width` of 4 elements of 16 bits is 8 bytes: beside vectors of as many float32.
+    """
+    width = width or 128 // dtype.bits
     if SIMULATED:
-        return _simulated(dtype, 128 // dtype.bits if vector else 1)
+        return _simulated(dtype, width if vector else 1)
     hint = ".cs" if streaming else ""
     scalar = _scalar(dtype, sm, hint)
     if not vector:
         return scalar
+    words = width * dtype.bits // 32
+    if words == 2:
+        return _half_vector(dtype, sm, hint, scalar)
     once, kept = (
         _vector_load(dtype, load_words(f"ld.global.nc{how}.v4.u32"))
         for how in (".L1::no_allocate", "")
     )
     store = _vector_store(dtype, sm, store_words(f"st.global{hint}.v4.u32"))
-    width = 128 // dtype.bits
     rounding = _vector_round(dtype, sm)
     return Memory(
         width, once, kept, store, rounding, scalar.load_one, scalar.kept_one, scalar.store_one
@@ -79,40 +87,63 @@ def row_sum(lanes: int, threads: int) -> Any:
 
     lanes is a warp, several rows to a block, or `threads`. Every thread of the block must call it.
     """
+    return _row_reduction(lanes, threads, _plus)
+
+
+def row_max(lanes: int, threads: int) -> Any:
+    """As `row_sum`, the largest; a NaN may be passed by."""
+    return _row_reduction(lanes, threads, _larger)
+
+
+@device
+def _plus(a: Any, b: Any) -> Any:
+    return a + b
+
+
+@device
+def _larger(a: Any, b: Any) -> Any:
+    return a if a > b else b
+
+
+def _row_reduction(lanes: int, threads: int, combine: Any) -> Any:
     if SIMULATED:
-        return _simulated_row_sum(lanes, threads)
+        return _simulated_row_reduction(lanes, threads, combine)
 
     @device
-    def warp_sum(value: Any) -> Any:
+    def of_warp(value: Any) -> Any:
         for step in (16, 8, 4, 2, 1):
-            value += cuda.shfl_xor_sync(_MASK, value, step)
+            value = combine(value, cuda.shfl_xor_sync(_MASK, value, step))
         return value
 
     if lanes == WARP:
-        return warp_sum
+        return of_warp
     warps = threads // WARP
 
     @device
-    def block_sum(value: Any) -> Any:
+    def of_block(value: Any) -> Any:
         parts = cuda.shared.array(warps, float32)
-        value = warp_sum(value)
-        cuda.syncthreads()  # readers of an earlier sum are done
+        value = of_warp(value)
+        cuda.syncthreads()  # readers of an earlier one are done
         if cuda.threadIdx.x % 32 == 0:
             parts[cuda.threadIdx.x // 32] = value
         cuda.syncthreads()
-        total = ZERO
-        for warp in range(warps):
-            total += parts[warp]
-        return total
+        result = parts[0]
+        for warp in range(1, warps):
+            result = combine(result, parts[warp])
+        return result
 
-    return block_sum
+    return of_block
 
 
 if SIMULATED:
 
     @device
     def exp(x: Any) -> Any:
-        return np.float32(math.exp(x)) if x < 88 else np.float32(np.inf)
+        return np.float32(math.exp(x)) if not x >= 88 else np.float32(np.inf)
+
+    @device
+    def log(x: Any) -> Any:
+        return np.float32(math.log(x)) if x > 0 else np.float32(np.nan)
 
     @device
     def rsqrt(x: Any) -> Any:
@@ -128,6 +159,10 @@ else:
     @device
     def exp(x: Any) -> Any:
         return libdevice.fast_expf(x)
+
+    @device
+    def log(x: Any) -> Any:
+        return libdevice.fast_logf(x)
 
     @device
     def rsqrt(x: Any) -> Any:
@@ -182,6 +217,38 @@ def _vector_store(dtype: DType, sm: int, words: Any) -> Any:
         words(array, index, a, b, pack(v[at + 4], v[at + 5]), pack(v[at + 6], v[at + 7]))
 
     return store_pairs
+
+
+def _half_vector(dtype: DType, sm: int, hint: str, scalar: Memory) -> Memory:
+    """Four elements of 16 bits at a time."""
+    unpack, pack = unpack_pair(dtype), pack_pair(dtype, sm)
+    once, kept = (load_words(f"ld.global.nc{how}.v2.u32", 2) for how in (".L1::no_allocate", ""))
+    words = store_words(f"st.global{hint}.v2.u32", 2)
+
+    @device
+    def load(array: Any, index: Any, values: Any, at: Any) -> None:
+        a, b = once(array, index)
+        values[at], values[at + 1] = unpack(a)
+        values[at + 2], values[at + 3] = unpack(b)
+
+    @device
+    def load_kept(array: Any, index: Any, values: Any, at: Any) -> None:
+        a, b = kept(array, index)
+        values[at], values[at + 1] = unpack(a)
+        values[at + 2], values[at + 3] = unpack(b)
+
+    @device
+    def store(array: Any, index: Any, v: Any, at: Any) -> None:
+        words(array, index, pack(v[at], v[at + 1]), pack(v[at + 2], v[at + 3]))
+
+    @device
+    def rounded(v: Any, at: Any) -> None:
+        v[at], v[at + 1] = unpack(pack(v[at], v[at + 1]))
+        v[at + 2], v[at + 3] = unpack(pack(v[at + 2], v[at + 3]))
+
+    return Memory(
+        4, load, load_kept, store, rounded, scalar.load_one, scalar.kept_one, scalar.store_one
+    )
 
 
 def _vector_round(dtype: DType, sm: int) -> Any:
@@ -306,14 +373,17 @@ def _simulated(dtype: DType, width: int) -> Memory:
     return Memory(width, load, load, store, rounded, load_one, load_one, store_one)
 
 
-def _simulated_row_sum(lanes: int, threads: int) -> Any:
+def _simulated_row_reduction(lanes: int, threads: int, combine: Any) -> Any:
     @device
-    def total(value: Any) -> Any:
+    def reduced(value: Any) -> Any:
         parts = cuda.shared.array(threads, float32)
         cuda.syncthreads()
         parts[cuda.threadIdx.x] = value
         cuda.syncthreads()
         first = cuda.threadIdx.x // lanes * lanes
-        return np.float32(sum(parts[first + k] for k in range(lanes)))
+        result = parts[first]
+        for k in range(1, lanes):
+            result = combine(result, parts[first + k])
+        return np.float32(result)
 
-    return total
+    return reduced

@@ -16,7 +16,7 @@ _FACTOR = np.float32(FACTOR)
 
 
 @device
-def _same(x: Any) -> Any:
+def same(x: Any) -> Any:
     return x
 
 
@@ -26,7 +26,7 @@ def _scaled(x: Any) -> Any:
 
 
 @device
-def _sum(a: Any, b: Any) -> Any:
+def added(a: Any, b: Any) -> Any:
     return a + b
 
 
@@ -36,9 +36,9 @@ def _triad(a: Any, b: Any) -> Any:
 
 
 _FORMS = {
-    "copy": _same,
+    "copy": same,
     "scale": _scaled,
-    "add": _sum,
+    "add": added,
     "triad": _triad,
     "fill": np.float32(FILL_VALUE),
 }

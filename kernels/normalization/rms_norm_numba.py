@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..backends.numba_rows import rms_norm_backward, rms_norm_forward
+from ..backends.numba_norm import norm_backward, norm_forward
 from ..spec import Prepared, Spec
 from .rms_norm import EPS
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
     if direction == "forward":
-        return rms_norm_forward(spec, EPS)
-    return rms_norm_backward(spec, normed="x")
+        return norm_forward(spec, EPS)
+    return norm_backward(spec, normed="x")
