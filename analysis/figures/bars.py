@@ -34,8 +34,17 @@ class Bar:
     pale: bool = False
 
 
-def bars(rows: Sequence[Bar], unit: str, line: float | None = None, line_name: str = "") -> Chart:
-    """Groups in the order given, each under its name. line: drawn across all of them."""
+def bars(
+    rows: Sequence[Bar],
+    unit: str,
+    line: float | None = None,
+    line_name: str = "",
+    labels: Sequence[str] = (),
+) -> Chart:
+    """Groups in the order given, each under its name. line: drawn across all of them.
+
+    labels: all that may occur, so that each keeps its colour from figure to figure.
+    """
     most = max(
         [
             *(v for row in rows for v in (row.value, row.limit) if v is not None),
@@ -54,7 +63,9 @@ def bars(rows: Sequence[Bar], unit: str, line: float | None = None, line_name: s
     source = alt.Chart(data(lines)).encode(y=alt.Y("y:O", axis=None))
     x = alt.X("value:Q", scale=scale, title=unit, axis=alt.Axis(tickCount=6))
     drawn = source.transform_filter("isValid(datum.value)")
-    color = alt.Color("label:N", scale=palette(colors(row.label for row in rows)), legend=None)
+    color = alt.Color(
+        "label:N", scale=palette(colors([*labels, *(row.label for row in rows)])), legend=None
+    )
     faint = alt.condition("datum.pale", alt.value(0.35), alt.value(1.0))
     parts = [
         drawn.mark_bar(height=10).encode(x=x, color=color, opacity=faint, description="tip:N"),

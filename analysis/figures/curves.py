@@ -52,15 +52,21 @@ def curves(
     y_axis: Axis,
     lines: Sequence[Line] = (),
     joined: bool = True,
+    names: Sequence[str] = (),
 ) -> Chart:
-    """Spots of a series and dash joined in the order of x; named lines behind them."""
+    """Spots of a series and dash joined in the order of x; named lines behind them.
+
+    names: all series there may be, so that each keeps its colour from figure to figure.
+    """
     x_scale = _scale(x_axis, [spot.x for spot in spots])
     y_scale = _scale(y_axis, [spot.y for spot in spots])
     x = alt.X("x:Q", scale=x_scale, title=x_axis.title, axis=_axis(x_axis))
     y = alt.Y("y:Q", scale=y_scale, title=y_axis.title, axis=_axis(y_axis))
     rows = [{"x": s.x, "y": s.y, "series": s.series, "dash": s.dash, "tip": s.tip} for s in spots]
     source = alt.Chart(data(rows))
-    series = colors(sorted({spot.series for spot in spots}))
+    there = {spot.series for spot in spots}
+    wheel = colors([*names, *sorted(there)])
+    series = {name: color for name, color in wheel.items() if name in there}
     color = alt.Color("series:N", scale=palette(series), legend=legend())
     dashes = sorted({spot.dash for spot in spots})
     stroke = alt.StrokeDash(
@@ -68,7 +74,11 @@ def curves(
         scale=alt.Scale(domain=dashes, range=[[1, 0], [6, 4], [2, 3]]),
         legend=legend() if len(dashes) > 1 else None,
     )
-    parts = [layer for line in lines for layer in _drawn(line, x_scale, y_scale, x, y)]
+    parts = [
+        layer
+        for number, line in enumerate(lines)
+        for layer in _drawn(line, 4 + 15 * number, x_scale, y_scale, x, y)
+    ]
     if joined:
         parts.append(
             source.mark_line(strokeWidth=1.8).encode(
@@ -101,8 +111,9 @@ def _axis(axis: Axis) -> alt.Axis:
 
 
 def _drawn(
-    line: Line, x_scale: alt.Scale, y_scale: alt.Scale, x: alt.X, y: alt.Y
+    line: Line, down: int, x_scale: alt.Scale, y_scale: alt.Scale, x: alt.X, y: alt.Y
 ) -> list[alt.Chart]:
+    """down: where the name of a vertical line stands, so that those close together stay legible."""
     dash = [5, 3] if line.dashed else [1, 0]
     if line.slope is not None:
         return _slope(line, line.slope, x_scale, x, y, dash)
@@ -111,10 +122,10 @@ def _drawn(
     rule = source.mark_rule(color=MUTED, strokeDash=dash, strokeWidth=1.3)
     if line.x is not None:
         where = alt.X("at:Q", scale=scale)
-        words = source.mark_text(align="left", baseline="top", dx=4, dy=2, color=MUTED)
+        words = source.mark_text(align="left", baseline="top", dx=4, color=MUTED)
         return [
             rule.encode(x=where),
-            words.encode(x=where, y=alt.value(0), text="name:N"),
+            words.encode(x=where, y=alt.value(down), text="name:N"),
         ]
     where_y = alt.Y("at:Q", scale=scale)
     words = source.mark_text(align="right", baseline="bottom", dy=-3, color=INK)
@@ -131,6 +142,9 @@ def _slope(
     rows = [{"x": end, "y": slope * end, "name": line.name} for end in ends]
     roof = alt.Chart(data(rows)).mark_line(color=INK, strokeDash=dash, strokeWidth=1.5, clip=True)
     words = alt.Chart(data(rows[-1:])).mark_text(
-        align="right", baseline="bottom" if line.dashed else "top", dy=-8 if line.dashed else 10
+        align="right",
+        baseline="bottom" if line.dashed else "top",
+        dx=-4,
+        dy=-6 if line.dashed else 14,
     )
     return [roof.encode(x=x, y=y), words.encode(x=x, y=y, text="name:N")]

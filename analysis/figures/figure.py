@@ -5,13 +5,13 @@ Charts are Altair's, drawn by vl-convert without a browser or a network.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 from ...results.checked import printable
 
@@ -27,7 +27,16 @@ _VARIABLES = {PAPER: "none", INK: "var(--ink)", MUTED: "var(--muted)", GRID: "va
     color: f"var(--series-{number})" for number, color in enumerate(SERIES)
 }
 _COLOR = re.compile("|".join(map(re.escape, _VARIABLES)), re.IGNORECASE)
+_SAID_ELSEWHERE = re.compile(
+    rf' (?:font-family="{FONT}"|font-size="12px"|font-weight="normal"|opacity="1"|'
+    r'pointer-events="none"|role="graphics-(?:symbol|object)"|'
+    r'aria-roledescription="(?!axis)[^"]*")'
+)
+"""Attributes that the style sheet of the page gives once, or that say nothing there."""
+_PLACE = re.compile(r' (?:d|transform|[xy]2?|width|height)="[^"]*"')
+_LONG = re.compile(r"(\.\d\d)\d+")
 _PNG_SCALE = 2.0
+_VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,14 @@ class Figure:
 
 def svg(figure: Figure) -> str:
     """The figure as a file of its own: dark on white."""
-    file = io.StringIO()
-    _dressed(figure.draw()).save(file, format="svg")
-    return file.getvalue()
+    import vl_convert
+
+    # Altair checks every part of a chart against a schema, for longer than drawing it takes; the
+    # tests draw every kind of figure with the check on.
+    with debug_mode(False):
+        chart = _dressed(figure.draw()).to_dict(validate=False)
+    drawn: str = vl_convert.vegalite_to_svg(chart, vl_version=_VEGA_LITE)
+    return drawn
 
 
 def png(drawn: str) -> bytes:
@@ -65,6 +79,8 @@ def page_svg(drawn: str, name: str) -> str:
     name: sets its clip paths apart from those of other figures on the page.
     """
     drawn = re.sub(r'(id="|url\(#)(clip\d+)', rf"\g<1>{name}-\g<2>", drawn)
+    drawn = _SAID_ELSEWHERE.sub("", drawn)
+    drawn = _PLACE.sub(lambda found: _LONG.sub(r"\g<1>", found[0]), drawn)
     return _COLOR.sub(lambda found: _VARIABLES[found[0].lower()], drawn)
 
 

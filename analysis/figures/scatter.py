@@ -26,8 +26,17 @@ class Point:
     group: str = ""
 
 
-def scatter(points: Sequence[Point], x_title: str, y_title: str, ratio: bool = False) -> Chart:
-    """Points, intervals and the diagonal. ratio: both axes logarithmic and alike."""
+def scatter(
+    points: Sequence[Point],
+    x_title: str,
+    y_title: str,
+    ratio: bool = False,
+    names: Sequence[str] = (),
+) -> Chart:
+    """Points, intervals and the diagonal. ratio: both axes logarithmic and alike.
+
+    names: all series there may be, so that each keeps its colour from figure to figure.
+    """
     values = [v for point in points for v in (point.x, point.y)]
     least = min([*values, 1.0]) / _ROOM if ratio else 0.0
     most = max([*values, 1.0]) * (_ROOM if ratio else _MARGIN)
@@ -52,7 +61,9 @@ def scatter(points: Sequence[Point], x_title: str, y_title: str, ratio: bool = F
             ]
         )
     )
-    series = colors(sorted({point.series for point in points}))
+    there = {point.series for point in points}
+    wheel = colors([*names, *sorted(there)])
+    series = {name: color for name, color in wheel.items() if name in there}
     color = alt.Color("series:N", scale=palette(series), legend=legend())
     groups = list(dict.fromkeys(point.group for point in points))
     shape = alt.Shape(

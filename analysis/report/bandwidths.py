@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from statistics import median
 
 from ..bandwidth import Achieved
@@ -19,6 +20,8 @@ from .told import DOUBTFUL, SHOWN, Told, best, counted, layers, plural
 
 MOST_BARS = 48
 """More are spread over several figures."""
+MOST_FIGURES = 12
+"""Of one kind: what is beyond stands in the tables alone."""
 
 
 def bar(row: Achieved, group: str, label: str) -> Bar:
@@ -43,13 +46,15 @@ def bar(row: Achieved, group: str, label: str) -> Bar:
     )
 
 
-def bandwidth_figures(told: Told, stem: str) -> list[Figure]:
-    """Implementations of every layer, at one site each, over as many figures as that takes."""
+def bandwidth_figures(told: Told, stem: str, most: int) -> list[Part]:
+    """Implementations of every layer, at one site each, over `most` figures at most."""
     parts = list(_packed([some for some in layers(told.rows).values() if some]))
-    return [
-        _bandwidth_figure(some, f"{stem}bandwidth-{number_}", _of(number_, len(parts)))
-        for number_, some in enumerate(parts, 1)
+    drawn: list[Part] = [
+        _bandwidth_figure(some, f"{stem}bandwidth-{number_}", _of(number_, len(parts)), told.forms)
+        for number_, some in enumerate(parts[:most], 1)
     ]
+    left = sum(map(len, parts[most:]))
+    return [*drawn, f"{plural(left, 'more layer')}: in the table below."] if left else drawn
 
 
 def _of(part: int, parts: int) -> str:
@@ -67,12 +72,16 @@ def _packed(groups: Sequence[list[Achieved]]) -> Iterator[list[list[Achieved]]]:
         yield page
 
 
-def _bandwidth_figure(groups: Sequence[list[Achieved]], name: str, part: str) -> Figure:
+def _bandwidth_figure(
+    groups: Sequence[list[Achieved]], name: str, part: str, forms: Sequence[str]
+) -> Figure:
     rows = [row for group in groups for row in group]
     peak = next((row.peak_gb_per_s for row in rows if row.peak_gb_per_s), None)
     families = dict.fromkeys(row.family for row in rows)
     drawn = [
-        bar(row, f"{row.operation} {short(row.direction)}  {_site(row)}", row.form) for row in rows
+        bar(row, f"{row.operation} {short(row.direction)}  {_site(group[0])}", row.form)
+        for group in groups
+        for row in group
     ]
     line = f"the dashed line is the peak, {number(peak, 4)} GB/s" if peak else "the peak is unknown"
     return Figure(
@@ -83,7 +92,7 @@ def _bandwidth_figure(groups: Sequence[list[Achieved]], name: str, part: str) ->
         f"is what copies reached with the same share of reads, the figure beside a bar its percent "
         f"of that, pale bars are unstable, and {line}.",
         _concluded(groups),
-        lambda: bars(drawn, "GB/s (1e9 bytes per second)", peak, "peak"),
+        lambda: bars(drawn, "GB/s (1e9 bytes per second)", peak, "peak", forms),
     )
 
 
@@ -118,7 +127,7 @@ def ladders(all_told: Sequence[Told]) -> Section:
         if not steps:
             continue
         parts += headed(all_told, told)
-        for number_, page in enumerate(_packed(steps), 1):
+        for number_, page in enumerate(islice(_packed(steps), MOST_FIGURES), 1):
             parts.append(_ladder_figure(page, f"{stem}ladders-{number_}"))
         parts.append(Folded(_ladder_table(steps)))
     return Section("Kernel ladders: the same kernel, step by step", parts)
@@ -176,7 +185,7 @@ def devices(all_told: Sequence[Told]) -> Section:
     pages = [keys[start : start + MOST_BARS // len(tops)]
              for start in range(0, len(keys), max(1, MOST_BARS // len(tops)))]  # fmt: skip
     parts: list[Part] = []
-    for page, some_keys in enumerate(pages, 1):
+    for page, some_keys in enumerate(pages[:MOST_FIGURES], 1):
         part = _of(page, len(pages))
         parts.append(_absolute(all_told, tops, some_keys, page, part))
         parts.append(_relative(all_told, tops, some_keys, page, part, peaks))

@@ -49,7 +49,8 @@ def _bandwidth(all_told: Sequence[Told]) -> Section:
     parts: list[Part] = []
     for told, stem in bandwidths.stems(all_told):
         parts += bandwidths.headed(all_told, told)
-        parts += bandwidths.bandwidth_figures(told, stem)
+        most = max(2, bandwidths.MOST_FIGURES // len(all_told))
+        parts += bandwidths.bandwidth_figures(told, stem, most)
         parts += bandwidth_tables(told.rows, told.moved)
         if not told.rows:
             parts.append("No case was measured.")

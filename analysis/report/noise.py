@@ -7,7 +7,7 @@ from statistics import median
 
 from ...results.record import Record
 from ..bandwidth import Achieved
-from ..drift import Drift
+from ..drift import REFERENCE, Drift
 from ..figures.curves import Axis, Line, Spot, curves
 from ..figures.figure import Figure
 from ..tables import DASH, Table, number
@@ -15,14 +15,15 @@ from .bandwidths import headed, stems
 from .section import Folded, Part, Section
 from .told import Told, plural
 
-MOST_SPOTS = 240
-"""Of one process in a figure; more samples are thinned evenly."""
+MOST_SPOTS = 200
+"""In a figure; more samples are thinned evenly."""
 
 
 def noise(all_told: Sequence[Told]) -> Section:
     parts: list[Part] = []
     for told, stem in stems(all_told):
-        known = [row for row in told.rows if row.spread is not None and row.median_seconds]
+        known = [row for row in told.rows if row.spread is not None and row.median_seconds
+                 and row.implementation != REFERENCE]  # fmt: skip
         by_case = _samples(told.run.records, _extremes(known))
         figures = [_samples_figure(kind, row, by_case[row.case], stem)
                    for kind, row in _extremes(known).items()]  # fmt: skip
@@ -57,13 +58,13 @@ def _samples_figure(
     kind: str, row: Achieved, by_process: Mapping[int, Sequence[float]], stem: str
 ) -> Figure:
     middle = row.median_seconds or 1.0
+    taken = sum(map(len, by_process.values()))
     spots = [
         Spot(at, seconds / middle, f"process {process}", f"process {process}, sample {at}: "
              f"{seconds * 1e6:,.1f} µs")
         for process, samples in by_process.items()
-        for at, seconds in _thinned(samples)
+        for at, seconds in list(enumerate(samples))[:: _step(taken)]
     ]  # fmt: skip
-    taken = sum(map(len, by_process.values()))
     medians = [median(samples) / middle for samples in by_process.values()]
     return Figure(
         f"{stem}noise-{kind}",
@@ -84,9 +85,9 @@ def _between(values: Sequence[float]) -> str:
     return f"{low:.3f} to {high:.3f}" if high > low else f"{low:.3f}"
 
 
-def _thinned(samples: Sequence[float]) -> list[tuple[int, float]]:
-    step = -(-len(samples) // MOST_SPOTS) if samples else 1
-    return list(enumerate(samples))[::step]
+def _step(count: int) -> int:
+    """Every how manieth is shown."""
+    return max(1, -(-count // MOST_SPOTS))
 
 
 def _drift_figure(drift: Drift, stem: str) -> Figure:
@@ -120,7 +121,6 @@ def _clocks(records: Iterable[Record], stem: str) -> list[Figure]:
     ]  # fmt: skip
     if not spots:
         return []
-    step = -(-len(spots) // (4 * MOST_SPOTS))
     clocks = [spot.y for spot in spots]
     throttled = sum(1 for record in records if record.throttled)
     most = max(clocks) * 1.05
@@ -133,7 +133,8 @@ def _clocks(records: Iterable[Record], stem: str) -> list[Figure]:
             f"From {min(clocks):,.0f} to {max(clocks):,.0f} MHz; "
             f"{plural(throttled, 'record')} {'was' if throttled == 1 else 'were'} throttled.",
             lambda: curves(
-                spots[::step], Axis("place in the process"), Axis("MHz", domain=(0.0, most)), (),
+                spots[:: _step(len(spots))], Axis("place in the process"),
+                Axis("MHz", domain=(0.0, most)), (),
                 False,
             ),
         )

@@ -30,12 +30,14 @@ def fusion(all_told: Sequence[Told]) -> Section:
             some = [gain for gain in told.gains if bool(gain.l2_assisted) == assisted]
             drawn = [gain for gain in own_chain(some) if gain.measured is not None]
             if drawn:
-                parts.append(_fusion_figure(drawn, assisted, stem))
+                parts.append(_fusion_figure(drawn, assisted, stem, told.forms))
         parts += fusion_tables(told.gains)
     return Section("Fused against unfused", parts)
 
 
-def _fusion_figure(gains: Sequence[Gain], assisted: bool, stem: str) -> Figure:
+def _fusion_figure(
+    gains: Sequence[Gain], assisted: bool, stem: str, forms: Sequence[str]
+) -> Figure:
     points = [
         Point(
             gain.predicted,
@@ -63,7 +65,7 @@ def _fusion_figure(gains: Sequence[Gain], assisted: bool, stem: str) -> Figure:
         f"{plural(len(gains), 'comparison')}; on the dashed line they are equal, whiskers are 95 % "
         f"intervals.{apart}",
         _fusion_concluded(gains),
-        lambda: scatter(points, "predicted gain", "measured gain", ratio=True),
+        lambda: scatter(points, "predicted gain", "measured gain", True, forms),
     )
 
 
@@ -206,7 +208,14 @@ def directions(all_told: Sequence[Told]) -> Section:
                 f"{plural(len(pairs), 'implementation')} of operations measured both ways; more "
                 "than 100 % is drawn as 100 %, and on the dashed line both ways are alike.",
                 _directions_concluded(pairs),
-                partial(scatter, points, "forward, % of ceiling", "backward, % of ceiling"),
+                partial(
+                    scatter,
+                    points,
+                    "forward, % of ceiling",
+                    "backward, % of ceiling",
+                    False,
+                    told.forms,
+                ),
             ),
             Folded(_directions_table(pairs)),
         ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..bandwidth import Achieved
+from ..drift import REFERENCE
 from ..figures.curves import Axis, Line, Spot, curves
 from ..figures.figure import Figure
 from ..tables import Table, number, short, size
@@ -19,7 +20,7 @@ _MEASURED = (*SHOWN, *DOUBTFUL, "cache-resident", "above-peak", "launch-bound")
 
 
 def sweeps(all_told: Sequence[Told]) -> Section:
-    """One figure for each of the layers measured at the most sizes."""
+    """One figure for each of the layers measured at the most sizes, in forms that were swept."""
     parts: list[Part] = []
     for told, stem in stems(all_told):
         swept = _swept(told.rows)
@@ -41,12 +42,16 @@ def _swept(rows: Sequence[Achieved]) -> list[list[Achieved]]:
     groups: dict[tuple[str, str, str], list[Achieved]] = {}
     for row in rows:
         known = row.gb_per_s is not None and row.verdict in _MEASURED
-        if known and row.implementation != "memcpy":
+        if known and row.implementation != REFERENCE and not row.variant:
             groups.setdefault((row.operation, row.direction, row.dtype), []).append(row)
-    return [some for some in groups.values() if len(_sizes(some)) >= FEWEST_SIZES]
+    swept = [
+        [row for row in some if len(_sizes(r for r in some if r.form == row.form)) >= FEWEST_SIZES]
+        for some in groups.values()
+    ]
+    return [some for some in swept if some]
 
 
-def _sizes(rows: Sequence[Achieved]) -> set[int]:
+def _sizes(rows: Iterable[Achieved]) -> set[int]:
     return {row.traffic_bytes for row in rows}
 
 
@@ -88,6 +93,7 @@ def _sweep(told: Told, rows: Sequence[Achieved], name: str) -> Figure:
             Axis("bytes that must move", "log", "B"),
             Axis("GB/s", domain=(0.0, most * 1.08)),
             lines,
+            names=told.forms,
         ),
     )
 
@@ -129,11 +135,15 @@ def roofline(all_told: Sequence[Told]) -> Section:
         rows = [
             row
             for row in told.rows
-            if row.flops and row.traffic_bytes and row.gb_per_s and row.verdict in SHOWN
+            if row.flops and row.gb_per_s and row.verdict in SHOWN and not row.variant
         ]
         if not rows:
             continue
-        parts += [*headed(all_told, told), _roofline(rows, stem), Folded(_roofline_table(rows))]
+        parts += [
+            *headed(all_told, told),
+            _roofline(rows, stem, told.forms),
+            Folded(_roofline_table(rows)),
+        ]
     return Section("Roofline", parts)
 
 
@@ -141,7 +151,7 @@ def _intensity(row: Achieved) -> float:
     return (row.flops or 0) / row.traffic_bytes
 
 
-def _roofline(rows: Sequence[Achieved], stem: str) -> Figure:
+def _roofline(rows: Sequence[Achieved], stem: str, forms: Sequence[str]) -> Figure:
     spots = [
         Spot(
             _intensity(row),
@@ -159,6 +169,11 @@ def _roofline(rows: Sequence[Achieved], stem: str) -> Figure:
         if slope
     ]
     intensities = [spot.x for spot in spots]
+    across = min(intensities) / 2, max(intensities) * 2
+    up = (
+        min(s.y for s in spots) / 2,
+        max([s.y for s in spots] + [(roof.slope or 0.0) * across[1] for roof in roofs]) * 1.3,
+    )
     top = max(spots, key=lambda spot: spot.x)
     named = " and ".join(roof.name for roof in roofs) or "no roof is known"
     part = "" if ceiling is None else (
@@ -173,10 +188,11 @@ def _roofline(rows: Sequence[Achieved], stem: str) -> Figure:
         f"They compute {number(min(intensities))} to {number(top.x)} operations a byte.{part}",
         lambda: curves(
             spots,
-            Axis("operations per byte", "log"),
-            Axis("1e9 operations per second", "log"),
+            Axis("operations per byte", "log", domain=across),
+            Axis("1e9 operations per second", "log", domain=up),
             roofs,
             joined=False,
+            names=forms,
         ),
     )
 

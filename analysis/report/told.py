@@ -10,6 +10,7 @@ from ...results.reading import Run
 from ...results.record import Environment
 from ..bandwidth import Achieved, achieved
 from ..cases import Case, cases
+from ..drift import REFERENCE as COPY
 from ..drift import Drift, corrected, drifts
 from ..fusion import Gain, gains
 from ..loading import frame
@@ -31,6 +32,12 @@ class Told:
     rows: Sequence[Achieved] = field(repr=False)
     moved: Sequence[Drift] = field(repr=False)
     gains: Sequence[Gain] = field(repr=False)
+
+    @property
+    def forms(self) -> list[str]:
+        """Every implementation, plain forms first: the order in which they get colours."""
+        found = {(row.variant != "", row.form) for row in self.rows if row.implementation != COPY}
+        return [form for _, form in sorted(found)]
 
     @property
     def environment(self) -> Environment | None:
@@ -68,9 +75,10 @@ def layers(
     """Each operation and direction at one site, of those its rows were measured at.
 
     A site is cache state, dtype and shape: the one where most of them have a figure of the memory,
-    then the dtype that most of the run is in, then the largest. Within it the fastest first.
+    then the dtype that most of the run is in, then the largest. Within it the fastest first; what
+    has no figure anywhere comes last, wherever it was tried.
     """
-    kept = [row for row in rows if wanted(row) and row.implementation != "memcpy"]
+    kept = [row for row in rows if wanted(row) and row.implementation != COPY]
     common = Counter(row.dtype for row in kept)
     by_layer: dict[tuple[str, str], dict[tuple[str, str, str], list[Achieved]]] = {}
     for row in kept:
@@ -83,7 +91,19 @@ def layers(
         return figures, common[dtype], cache == "cold", some[0].traffic_bytes
 
     ordered = sorted(by_layer.items(), key=lambda item: _family_first(item[1]))
-    return {key: _fast_first(max(sites.items(), key=worth)[1]) for key, sites in ordered}
+    return {
+        key: _fast_first([*(there := max(sites.items(), key=worth)[1]), *_holes(sites, there)])
+        for key, sites in ordered
+    }
+
+
+def _holes(
+    sites: dict[tuple[str, str, str], list[Achieved]], there: Sequence[Achieved]
+) -> list[Achieved]:
+    """One case of each form that has no figure at any site and was not tried at this one."""
+    rows = [row for some in sites.values() for row in some]
+    known = {row.form for row in there} | {row.form for row in rows if row.gb_per_s is not None}
+    return list({row.form: row for row in rows if row.form not in known}.values())
 
 
 def _family_first(sites: dict[tuple[str, str, str], list[Achieved]]) -> bool:
