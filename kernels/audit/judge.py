@@ -117,7 +117,10 @@ def fault(case: Case, audit: Audit, text: str) -> Fault:
 
 
 def faults(case: Case, launch: Launch, code: Machine, known: Figures) -> list[Fault]:
-    """What is wrong with this launch; exemptions are not looked at."""
+    """What is wrong with this launch; exemptions are not looked at.
+
+    Ragged rows are reported, and not held to the speed of memory.
+    """
     texts = unsound(code)
     limit = does_not_fit(code, launch.recorded.geometry, case.spec.target)
     if limit:
@@ -128,7 +131,7 @@ def faults(case: Case, launch: Launch, code: Machine, known: Figures) -> list[Fa
         texts["load_width"] = f"loads of {known.load_bytes_max} bytes"
     if aligned and launch.writes > bulk and known.store_bytes_max < WIDE:
         texts["store_width"] = f"stores of {known.store_bytes_max} bytes"
-    if launch.reads > bulk and not limit:
+    if aligned and launch.reads > bulk and not limit:
         texts |= too_little_in_flight(known)
     if aligned and launch.reads + launch.writes > bulk:
         texts |= issue_bound(known)
@@ -143,7 +146,6 @@ def too_little_in_flight(known: Figures) -> dict[Audit, str]:
 
 
 def issue_bound(known: Figures) -> dict[Audit, str]:
-    """Rows that are ragged are not asked: they are reported, and held to no copy."""
     share, device = _worst(known.issue_share, max)
     if share is None or share <= MOST_ISSUE:
         return {}

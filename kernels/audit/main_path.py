@@ -20,7 +20,7 @@ class Streams:
     """Which accesses carry the traffic: those that are told to stream, or else every one.
 
     What is left in the cache beside them (parameters that rows share, partial sums) does not move
-    with every row.
+    with every row; where it is wider than what streams, it is the traffic too (rows of a table).
     """
 
     loads: str
@@ -30,12 +30,8 @@ class Streams:
 
     @classmethod
     def of(cls, code: Machine) -> Streams:
-        opcodes = [one.opcode for one in code.instructions]
-        loads = "NA" if any(o.startswith("LDG") and ".NA" in o for o in opcodes) else ""
-        stores = "EF" if any(o.startswith("STG") and ".EF" in o for o in opcodes) else ""
-        streams = cls(loads, stores, 0, 0)
-        load_width = max((streams.loaded(one) for one in code.instructions), default=0)
-        store_width = max((streams.stored(one) for one in code.instructions), default=0)
+        loads, load_width = _streaming(code, "LDG", ".NA")
+        stores, store_width = _streaming(code, "STG", ".EF")
         return cls(loads, stores, load_width, store_width)
 
     def loaded(self, one: Instruction) -> int:
@@ -51,6 +47,14 @@ class Streams:
         """Bytes of traffic, of an access as wide as any of its kind."""
         loaded, stored = self.loaded(one), self.stored(one)
         return loaded * (loaded == self.load_width) + stored * (stored == self.store_width)
+
+
+def _streaming(code: Machine, name: str, mark: str) -> tuple[str, int]:
+    """(what opcodes of the traffic contain, the widest of them)."""
+    found = [one for one in code.instructions if one.name == name]
+    widest = max((one.width for one in found), default=0)
+    marked = max((one.width for one in found if mark in one.opcode), default=0)
+    return (mark, marked) if marked == widest else ("", widest)
 
 
 _GLOBAL = {"LDG", "STG", "RED", "LDGSTS"}

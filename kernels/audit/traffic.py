@@ -20,8 +20,11 @@ def cost(parts: Sequence[Way], reads: int, writes: int) -> Cost | None:
     """What the busiest parts of a kernel spend per byte; None where they move none.
 
     reads, writes: bytes of the whole launch. Where some loops only load and others only store, each
-    takes as many turns as its bytes need; otherwise each takes as many turns as the others.
+    takes as many turns as its bytes need; otherwise each takes as many turns as the others. What is
+    only stored to scratch is left out.
     """
+    if reads and not writes:
+        parts = [part for part in parts if part.bytes_loaded]
     loads = sum(part.bytes_loaded for part in parts)
     stores = sum(part.bytes_stored for part in parts)
     apart = all(not part.bytes_loaded or not part.bytes_stored for part in parts)

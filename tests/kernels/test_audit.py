@@ -137,6 +137,16 @@ def test_what_is_kept_in_the_cache_is_no_traffic() -> None:
     assert (only.bytes_loaded, only.bytes_stored) == (16, 16)
 
 
+def test_rows_of_a_table_are_traffic_beside_a_streamed_index() -> None:
+    (only,) = parts("""
+        LDG.E.NA.CONSTANT R2, desc[UR4][R2.64]
+        LDG.E.128 R4, desc[UR4][R2.64]
+        STG.E.EF.128 desc[UR4][R8.64], R4
+        EXIT
+    """)
+    assert only.bytes_loaded == 4 + 16
+
+
 LOAD_LOOP_AND_STORE_LOOP = """
     .L_x_0:
     LDG.E.128 R4, desc[UR4][R2.64]
@@ -155,6 +165,7 @@ def test_loops_that_only_load_or_only_store_turn_as_often_as_their_bytes_need() 
     assert [(one.bytes_loaded, one.bytes_stored) for one in found] == [(16, 0), (0, 4)]
     reads, writes = 1600, 400  # a hundred turns of each
     assert cost(found, reads, writes) == Cost(600 / 2000, 0)
+    assert cost(found, reads, 0) == Cost(3 / 16, 0)  # the store is of scratch
 
 
 def test_a_store_that_few_threads_make_is_worth_what_the_operands_say() -> None:
