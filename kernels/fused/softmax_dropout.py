@@ -3,8 +3,8 @@
 Dropout is that of `training/dropout.py`: p = 0.1, its mask drawn again in backward. Forward saves
 the logarithm of each row's sum of exponentials, float32, and backward makes the softmax again from
 x: neither the softmax nor the mask is kept. The spacing of float32 at that logarithm is then the
-relative error of backward: 1e-3 where x is about 10,000. A row of nothing but -inf is NaN, as in PyTorch; so is
-every row that holds a NaN or +inf.
+relative error of backward: 1e-3 where x is about 10,000. A row of nothing but -inf is NaN, as in
+PyTorch; so is every row that holds a NaN or +inf.
 """
 
 from __future__ import annotations
