@@ -181,9 +181,14 @@ def _run_forward(parts: Sequence[_Part], tensors: Tensors, stream: Any) -> dict[
     import torch
 
     made = dict(tensors)
+    device = next(iter(tensors.values())).device
     for part in parts:
+        for tensor in part.io.reads:
+            if part.names[tensor.name] not in made:  # idle
+                made[part.names[tensor.name]] = torch.zeros(
+                    tensor.shape, dtype=tensor.dtype.torch_dtype, device=device
+                )
         for tensor in (*part.io.outputs, *part.prepared.scratch):
-            device = next(iter(tensors.values())).device
             made[part.names[tensor.name]] = torch.empty(
                 tensor.shape, dtype=tensor.dtype.torch_dtype, device=device
             )
@@ -240,7 +245,7 @@ def _made_by_forward(
 ) -> set[str]:
     """Names that forward's steps make of what backward is given; none where that is not enough."""
     forward = operation.directions(dims, dtype).forward
-    if not {tensor.name for tensor in forward.reads} <= given:
+    if not {tensor.name for tensor in forward.reads} <= given | steps.idle:
         return set()
     made = set[str]()
     for step in steps.forward:

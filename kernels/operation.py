@@ -193,10 +193,12 @@ class Chain:
 
     Backward steps may read what forward steps make, as layers that run apart keep it; it is made
     when buffers are bound, from what both directions read.
+    idle: what forward reads beside that, on which nothing that backward reads depends: it is zero.
     """
 
     forward: Sequence[Step]
     backward: Sequence[Step] = ()
+    idle: frozenset[str] = frozenset()
 
     def steps(self, direction: str) -> Sequence[Step]:
         return self.forward if direction == "forward" else self.backward

@@ -37,19 +37,20 @@ Tensors = tuple[torch.Tensor, ...]
 _OVER = (0, 2, 3)
 
 
-def _wide(parameter: Real) -> Real:
+def wide(parameter: Real) -> Real:
+    """A value per channel, over NCHW images."""
     return parameter[:, None, None]
 
 
 def statistics(x: Real) -> tuple[Real, Real]:
     """Mean and biased variance per channel of NCHW images; both NaN where some x is not finite."""
     mean = x.mean(_OVER)
-    apart = x - _wide(mean)
+    apart = x - wide(mean)
     return mean + apart.mean(_OVER), (apart * apart).mean(_OVER)
 
 
 def normalize(x: Real, mean: Real, rstd: Real, weight: Real, bias: Real) -> Real:
-    return (x - _wide(mean)) * _wide(rstd * weight) + _wide(bias)
+    return (x - wide(mean)) * wide(rstd * weight) + wide(bias)
 
 
 def inference(x: Real, weight: Real, bias: Real, running_mean: Real, running_var: Real) -> Real:
@@ -68,10 +69,10 @@ def forward(x: Real, weight: Real, bias: Real, running_mean: Real, running_var: 
 
 def backward(dy: Real, x: Real, weight: Real, mean: Real, rstd: Real) -> Tensors:
     """dx, dweight, dbias."""
-    xhat = (x - _wide(mean)) * _wide(rstd)
+    xhat = (x - wide(mean)) * wide(rstd)
     projected = dy * xhat
-    along = xhat * _wide(projected.mean(_OVER))
-    dx = (dy - _wide(dy.mean(_OVER)) - along) * _wide(rstd * weight)
+    along = xhat * wide(projected.mean(_OVER))
+    dx = (dy - wide(dy.mean(_OVER)) - along) * wide(rstd * weight)
     return dx, projected.sum(_OVER), dy.sum(_OVER)
 
 
@@ -87,17 +88,14 @@ def parameters(channels: int) -> list[Tensor]:
     return [*mean, Tensor("running_var", (channels,), float32, fill=positive)]
 
 
-def trained(channels: int, values: int, *, bias: bool = False) -> dict[str, list[Tensor]]:
-    """What training has per channel, of `values` values each: `updated`, `saved`, `kept` for
-    backward (with the bias where that reads it) and the `gradients`."""
+def trained(channels: int, values: int) -> dict[str, list[Tensor]]:
+    """What training has per channel, of `values` values each: `updated`, `saved`, `gradients`."""
     named = {
         "updated": "updated_mean updated_var",
         "saved": "mean rstd",
         "gradients": "dweight dbias",
     }
-    made = {k: tensors(names, (channels,), float32, reduces=values) for k, names in named.items()}
-    given = tensors("weight bias" if bias else "weight", (channels,), float32)
-    return made | {"kept": [*given, *made["saved"]]}
+    return {k: tensors(names, (channels,), float32, reduces=values) for k, names in named.items()}
 
 
 def require_values(name: str, values: int) -> None:
@@ -162,7 +160,7 @@ def _training(
         separable=False,
     )
     back = Direction(
-        reads=[dy, x, *of["kept"]],
+        reads=[dy, x, *tensors("weight", (channels,), float32), *of["saved"]],
         writes=[dx, *of["gradients"]],
         reference=_last(backward) if last else backward,
         separable=False,

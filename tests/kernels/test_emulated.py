@@ -47,6 +47,11 @@ SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {
 }
 """(operation, direction) whose warps touch more sectors than their bytes fill: most, and why."""
 
+OF_ITS_OWN: Mapping[tuple[str, str, str], str] = {
+    ("batch_norm_relu", "backward", "unfused"): "relu's y is of x itself, not of the statistics",
+}
+"""(operation, direction, variant) that makes of an infinite input what the reference is not given."""
+
 ALIGNED_SECTORS, RAGGED_SECTORS = 1.05, 1.75
 """Sectors per warp access over the fewest that hold its bytes: aligned rows, and unaligned ones."""
 
@@ -338,7 +343,13 @@ def test_launches_nothing_to_read_or_write_on_empty_tensors(
     assert wrong(case, EmulatorToolchain(libraries)) in {None, "writes nothing that can be checked"}
 
 
-@each(once_per_implementation("ragged", dtypes.float32))
+@each(
+    [
+        case
+        for case in once_per_implementation("ragged", dtypes.float32)
+        if (case.spec.operation.name, case.spec.direction, case.spec.variant) not in OF_ITS_OWN
+    ]
+)
 def test_not_a_number_and_infinity_stand_where_they_should(
     case: Case, libraries: Libraries
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import DTYPES, float16, float32
 from membound.kernels.inputs import evaluate
-from membound.kernels.operation import Directions
+from membound.kernels.operation import Directions, Tensor
 
 POOL = ("images", "channels", "height", "width", "kernel", "stride", "padding")
 IMAGES = POOL[:4]
@@ -21,7 +21,7 @@ ACTIVATIONS = (
     *("gelu", "gelu_tanh", "mish"),
 )
 COMBINED = ("swiglu", "geglu", "reglu", "bias_add", "bias_gelu", "bias_relu")
-BATCH_NORMS = ("batch_norm", "batch_norm_nhwc")
+BATCH_NORMS = ("batch_norm", "batch_norm_nhwc", "batch_norm_relu")
 CASES: list[tuple[str, dict[str, int]]] = [
     *((name, {"rows": 3, "columns": 5}) for name in (*ACTIVATIONS, *COMBINED)),
     ("rms_norm", {"rows": 4, "columns": 7}),
@@ -93,7 +93,13 @@ def exact_inputs(directions: Directions) -> dict[str, torch.Tensor]:
         name: torch.randn(shape, dtype=torch.float64, generator=generator)
         for name, shape in names.items()
     }
-    return random | {t.name: t.fill(t, generator) for t in directions.forward.reads if t.fill}
+    return random | {t.name: filled(t, generator) for t in directions.forward.reads if t.fill}
+
+
+def filled(tensor: Tensor, generator: torch.Generator) -> torch.Tensor:
+    assert tensor.fill is not None
+    made = tensor.fill(tensor, generator)
+    return made.double() if made.is_floating_point() else made
 
 
 def by_autograd(directions: Directions, values: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -137,6 +143,7 @@ def test_the_derivative_of_the_reference_is_that_of_finite_differences(
     forward, backward = directions.forward, directions.backward
     assert backward is not None
     incoming = {tensor.name for tensor in backward.reads}
+    outgoing = {tensor.name for tensor in backward.writes}
     if name in {
         "add_rms_norm",
         "add_layer_norm",
@@ -144,7 +151,7 @@ def test_the_derivative_of_the_reference_is_that_of_finite_differences(
     }:  # rounds h, which no finite difference sees
         return
     leaves = [
-        t.fill(t, torch.Generator())
+        filled(t, torch.Generator()).requires_grad_(f"d{t.name}" in outgoing)
         if t.fill
         else torch.randn(t.shape, dtype=torch.float64, requires_grad=True)
         for t in forward.reads

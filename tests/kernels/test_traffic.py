@@ -182,6 +182,9 @@ IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
     ("batch_norm_inference_nhwc", "forward", STAGE, 102_764_544),
     ("batch_norm", "forward", STAGE, 102_768_640),  # 2sE + 8C + 16C + 2pC
     ("batch_norm_nhwc", "forward", STAGE, 102_768_640),
+    ("batch_norm_inference_relu", "forward", STAGE, 102_764_544),  # as without relu
+    ("batch_norm_relu", "forward", STAGE, 102_768_640),
+    ("batch_norm_relu", "backward", STAGE, 154_146_816),  # and the bias, 4C
     ("group_norm", "forward", GROUPED, 102_769_664),  # 2sE + 2sC + 8K, K = 32 · 32
     ("group_norm", "backward", GROUPED, 154_150_400),  # 3sE + 3sC + 8K
     ("instance_norm", "forward", STAGE, 102_827_008),  # K = 32 · 256
@@ -256,6 +259,8 @@ def test_rows_that_no_block_keeps_are_read_twice(
         ("batch_norm_nhwc", "forward", STAGE, 154_150_912),
         ("batch_norm", "backward", STAGE, 256_909_312),  # 5sE + 20C + 12C
         ("batch_norm_nhwc", "backward", STAGE, 256_909_312),
+        ("batch_norm_relu", "forward", STAGE, 154_150_912),
+        ("batch_norm_relu", "backward", STAGE, 256_911_360),  # 5sE + 24C + 16C
         ("group_norm", "forward", GROUPED, None),
         ("group_norm", "forward", GROUPED | {"groups": 4}, 154_142_720),  # 3sE + 2sC + 8K
         ("group_norm", "backward", GROUPED, 256_919_552),  # 5sE + 4sC + 16K
@@ -388,6 +393,23 @@ def test_the_chain_of_add_rms_norm_moves_5_and_6_passes(
     passes = {"forward": 5, "backward": 6}[direction]
     vectors = {"forward": 1, "backward": 2}[direction]
     assert moved == passes * 2 * E + vectors * 2 * 8192 + 4 * 8192
+
+
+@pytest.mark.parametrize(
+    ("name", "direction", "bytes_"),
+    [  # of bfloat16: norm 2sE + 16C, in training 3sE + 40C, relu 2sE; relu 3sE, norm 5sE + 32C
+        ("batch_norm_inference_relu", "forward", 205_524_992),
+        ("batch_norm_relu", "forward", 256_911_360),
+        ("batch_norm_relu", "backward", 411_049_984),
+    ],
+)
+def test_the_chains_of_batch_norms_by_their_schedules(
+    catalogue: Catalogue, name: str, direction: Any, bytes_: int
+) -> None:
+    """4sE; 5sE and 8sE, where the fused ones move 2sE; 3sE and 5sE."""
+    fused = catalogue.operations[name]
+    moved = chain.traffic(catalogue.operations, fused, "unfused", direction, STAGE, bfloat16)
+    assert moved == bytes_
 
 
 @pytest.mark.parametrize(
