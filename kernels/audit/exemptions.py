@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Literal
 
 Audit = Literal[
@@ -71,6 +72,8 @@ def _each(
     ]
 
 
+_in_flight, _issue = partial(_each, "in_flight"), partial(_each, "issue")
+
 EXEMPTIONS = (
     # Accesses narrower than 16 bytes on aligned rows.
     Exemption("cast_to_float32", "forward", "load_width", "as many elements as 16 bytes of y"),
@@ -94,77 +97,60 @@ EXEMPTIONS = (
         "stride 2: 16 bytes of dx, half of dy",
     ),
     # Fewer loads on their way than an H200 or a B200 wants.
-    *_each(
-        "in_flight",
-        "lp_pool2d",
-        "forward backward",
-        "a strip asks for one row of windows at a time",
-    ),
-    *_each(
-        "in_flight",
+    *_in_flight("lp_pool2d", "forward backward", "a strip asks for one row of windows at a time"),
+    *_in_flight(
         "dropout_bit_mask dropout_byte_mask",
         "forward",
         "the compiler sinks loads to where random bits are",
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "bias_dropout_residual_bit_mask",
         "forward backward",
         "the compiler sinks loads to where their bits are",
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "bias_dropout_residual_byte_mask",
         "forward",
         "the compiler sinks loads to where random bits are",
     ),
-    *_each(
-        "in_flight",
-        "embedding",
-        "backward",
-        "eight rows of dy on their way, in the registers there are",
+    *_in_flight(
+        "embedding", "backward", "eight rows of dy on their way, in the registers there are"
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "add_layer_norm batch_norm_nhwc",
         "backward",
         "two reads, in the registers of two blocks",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "bias_add channel_bias_add",
         "backward",
         "reads alone: all of the bandwidth waits for loads",
         arch=B200,
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "bias_dropout_residual bias_dropout_residual_byte_mask",
         "backward",
         "one vector of dy at a time",
         "float32",
         B200,
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "global_avg_pool",
         "forward",
         "reads alone: all of the bandwidth waits for loads",
         "float32",
         B200,
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "bias_relu_max_pool2d",
         "forward",
         "a strip asks for one row of windows at a time",
         "bfloat16",
         B200,
     ),
-    *_each(
-        "in_flight",
+    *_in_flight(
         "gather_int64",
         "forward",
         "16 bytes of index, four elements: threads are what there are",
@@ -173,252 +159,194 @@ EXEMPTIONS = (
     ),
     # More per byte than an H200 or a B200 issues at copy speed: 60 % is 4.2 and 2.9 instructions,
     # 0.52 and 0.37 special functions.
-    *_each(
-        "issue",
+    *_issue(
         "gelu bias_gelu",
         "forward",
         "a polynomial for the tail takes 4.5 instructions per byte; erff takes 7.2",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
-        "gelu bias_gelu",
-        "backward",
-        "a polynomial for the tail, as forward",
-        SIXTEEN_BITS,
-        B200,
+    *_issue(
+        "gelu bias_gelu", "backward", "a polynomial for the tail, as forward", SIXTEEN_BITS, B200
     ),
-    *_each("issue", "geglu", "backward", "a polynomial for the tail, as in gelu", SIXTEEN_BITS),
-    *_each(
-        "issue", "geglu", "forward", "a polynomial for the tail, as in gelu", SIXTEEN_BITS, B200
-    ),
-    *_each(
-        "issue",
+    *_issue("geglu", "backward", "a polynomial for the tail, as in gelu", SIXTEEN_BITS),
+    *_issue("geglu", "forward", "a polynomial for the tail, as in gelu", SIXTEEN_BITS, B200),
+    *_issue(
         "tanh",
         "forward",
         "tanh.approx takes 1.1 instructions per byte; coarser than float16",
         "float16",
     ),
-    *_each(
-        "issue",
+    *_issue(
         "sigmoid silu gelu_tanh",
         "forward",
         "tanh.approx halves special functions; the tail loses its digits",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "gelu_tanh",
         "backward",
         "a sigmoid takes 3.5 instructions per byte; tanhf takes 5.9",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "mish",
         "forward backward",
         "ex2 and rcp take 3.4 instructions per byte; tanhf and log1pf 13",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "elu",
         "forward",
         "a polynomial near 0 takes 3.8 instructions per byte; expm1f 9.4",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "layer_norm",
         "forward backward",
         "64 bytes a thread: 5.0 per byte forward, not 6.2; backward spills",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
-        "layer_norm",
-        "forward",
-        "64 bytes a thread would help as with 16 bits",
-        "float32",
-        B200,
+    *_issue(
+        "layer_norm", "forward", "64 bytes a thread would help as with 16 bits", "float32", B200
     ),
-    *_each(
-        "issue",
+    *_issue(
         "add_layer_norm",
         "forward backward",
         "64 bytes a thread would help as in layer_norm",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "causal_softmax",
         "forward backward",
         "64 bytes a thread: 3.3 per byte of whole rows, not 4.3",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "softmax log_softmax scaled_masked_softmax",
         "forward",
         "64 bytes a thread: 2.3 per byte, not 2.8",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "rms_norm",
         "forward backward",
         "64 bytes a thread: 2.3 per byte forward, not 2.8; backward 3.0 of 3.3",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "transpose nchw_to_nhwc nhwc_to_nchw",
         "forward",
         "two elements share a word of shared memory; addresses remain",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "max_pool2d bias_relu_max_pool2d",
         "forward backward",
         "strips share what windows have in common",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "max_pool2d_nhwc avg_pool2d_nhwc adaptive_avg_pool2d",
         "forward backward",
         "no remedy tried: every element works out its windows",
     ),
-    *_each(
-        "issue",
+    *_issue(
         "batch_norm batch_norm_nhwc",
         "forward",
         "no remedy tried: Welford's update of every element",
     ),
-    *_each(
-        "issue",
+    *_issue(
         "dropout dropout_bit_mask dropout_byte_mask softmax_dropout",
         "forward",
         "one call of Philox serves four elements",
     ),
-    *_each(
-        "issue",
+    *_issue(
         "bias_dropout_residual_byte_mask",
         "forward",
         "one call of Philox serves four elements",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "dropout softmax_dropout bias_dropout_residual",
         "backward",
         "one call of Philox serves four elements",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "cross_entropy*",
         "forward",
         "no remedy tried: a running maximum of every element",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
-        "causal_softmax",
-        "forward",
-        "64 bytes a thread would help as with 16 bits",
-        "float32",
-    ),
-    *_each(
-        "issue",
+    *_issue("causal_softmax", "forward", "64 bytes a thread would help as with 16 bits", "float32"),
+    *_issue(
         "causal_softmax",
         "backward",
         "64 bytes a thread would help as with 16 bits",
         "float32",
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "cross_entropy_smoothed*",
         "forward",
         "no remedy tried: a running maximum of every element",
         "float32",
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "cross_entropy",
         "backward",
         "no remedy tried: an exponential of every element",
         "float16",
         B200,
     ),
-    *_each("issue", "embedding", "backward", "no remedy tried: which row every token belongs to"),
-    *_each(
-        "issue",
+    *_issue("embedding", "backward", "no remedy tried: which row every token belongs to"),
+    *_issue(
         "channel_bias_add",
         "forward",
         "no remedy tried: the channel of every vector is worked out",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
-        "global_avg_pool",
-        "backward",
-        "no remedy tried: the plane of every vector is worked out",
+    *_issue(
+        "global_avg_pool", "backward", "no remedy tried: the plane of every vector is worked out"
     ),
-    *_each(
-        "issue",
+    *_issue(
         "group_norm instance_norm",
         "forward",
         "no remedy tried: Welford's update of every element",
         SIXTEEN_BITS,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "batch_norm_nhwc",
         "backward",
         "no remedy tried: two sums of every element",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
-        "adamw_8bit",
-        "forward",
-        "no remedy tried: both moments are decoded and encoded again",
-    ),
-    *_each(
-        "issue",
+    *_issue("adamw_8bit", "forward", "no remedy tried: both moments are decoded and encoded again"),
+    *_issue(
         "bias_dropout_residual bias_dropout_residual_bit_mask",
         "forward",
         "one call of Philox serves four elements",
         SIXTEEN_BITS,
         B200,
     ),
-    *_each(
-        "issue",
+    *_issue(
         "max_pool2d bias_relu_max_pool2d",
         "forward",
         "strips share what windows have in common",
         "float32",
         B200,
     ),
-    *_each(
-        "issue",
-        "strided_read_*",
-        "forward",
-        "elements one by one are what it measures",
-        SIXTEEN_BITS,
-        B200,
+    *_issue(
+        "strided_read_*", "forward", "elements one by one are what it measures", SIXTEEN_BITS, B200
     ),
     # Seen, and not mended yet.
     *_each(
