@@ -50,7 +50,7 @@ SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {
 OF_ITS_OWN: Mapping[tuple[str, str, str], str] = {
     ("batch_norm_relu", "backward", "unfused"): "relu's y is of x itself, not of the statistics",
 }
-"""(operation, direction, variant) that makes of an infinite input what the reference is not given."""
+"""(operation, direction, variant) that makes of infinite inputs what the reference is not given."""
 
 ALIGNED_SECTORS, RAGGED_SECTORS = 1.05, 1.75
 """Sectors per warp access over the fewest that hold its bytes: aligned rows, and unaligned ones."""
