@@ -8,7 +8,8 @@
 // no class has loss NaN and gradient NaN, and nothing outside of the row is touched.
 //
 // The logit of the target is picked up as its vector passes by, so it is not read a second time.
-// Losses are largest - x[target] + log(sum): nothing cancels where logits are far from zero.
+// Logits are added relative to the largest, as exponentials are, and losses are
+// largest - x[target] + log(sum): nothing cancels where logits are far from zero.
 #pragma once
 
 #include "row_softmax.cuh"
@@ -72,12 +73,14 @@ struct CrossEntropy : Logits<T, Plan> {
     long long target;
     float dloss;
   };
-  // The largest so far, the sum of exponentials relative to it, the sum, the target's logit.
+  // The largest so far; relative to it the sum of exponentials and of logits, and how many these
+  // are; the target's logit.
   struct State {
     int target;
     float largest = Largest::identity();
     float sum = 0.0f;
     float total = 0.0f;
+    float count = 0.0f;
     float hit = 0.0f;
   };
   struct Result {
@@ -123,11 +126,27 @@ struct CrossEntropy : Logits<T, Plan> {
           if (place == i) state.hit = values[k][i];
         }
       }
-      if constexpr (kSmoothed) {
+    }
+  }
+
+  // Logits relative to `base`.
+  template <int kVectors>
+  __device__ void add_logits(State& state, const Span& cut, int first, int stride,
+                             const Kept (&values)[kVectors], float base) const {
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) state.total += cut.read.holds(v, i) ? values[k][i] : 0.0f;
+    for (int k = 0; k < kVectors; ++k) {
+      const int v = first + k * stride;
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (!cut.read.holds(v, i)) continue;
+        state.total += values[k][i] - base;
+        state.count += 1.0f;
       }
     }
+  }
+  static __device__ float total_from(const State& state, float base) {
+    if (state.count == 0.0f) return 0.0f;
+    return state.total + state.count * (state.largest - base);
   }
 
   // The online form, as in row_softmax.cuh.
@@ -143,7 +162,9 @@ struct CrossEntropy : Logits<T, Plan> {
     }
     const float base = largest == Largest::identity() ? 0.0f : largest;
     state.sum *= exponential(state.largest, base);
+    if constexpr (kSmoothed) state.total = total_from(state, base);
     state.largest = largest;
+    if constexpr (kSmoothed) add_logits(state, cut, first, stride, values, base);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
 #pragma unroll
@@ -155,20 +176,21 @@ struct CrossEntropy : Logits<T, Plan> {
   __device__ Result reduce(const State& state, const Early& early, Reduction& reduction) const {
     const float largest = reduction.template of<Largest>(state.largest);
     const float sum = state.sum * exponential(state.largest, largest);
-    return result(state, early, largest, sum, reduction);
+    const float total = kSmoothed ? total_from(state, largest) : 0.0f;
+    return result(state, early, largest, sum, total, reduction);
   }
 
-  // `sum` is relative to the row's largest.
+  // `sum` and `total` are relative to the row's largest.
   template <class Reduction>
   __device__ Result result(const State& state, const Early& early, float largest, float sum,
-                           Reduction& reduction) const {
+                           float total, Reduction& reduction) const {
     float sums[2] = {sum, state.hit};
     reduction.template all<Sum>(sums);
     const float log_sum = logf(sums[0]);
     float loss = largest - sums[1] + log_sum;
     if constexpr (kSmoothed) {
-      const float mean = reduction.template of<Sum>(state.total) * this->per_class;
-      loss = (1.0f - this->smoothing) * loss + this->smoothing * (largest - mean + log_sum);
+      const float mean = reduction.template of<Sum>(total) * this->per_class;
+      loss = (1.0f - this->smoothing) * loss + this->smoothing * (log_sum - mean);
     }
     const bool ignored = early.target == kIgnored;
     if (state.target < 0) loss = ignored ? 0.0f : not_a_number();
@@ -217,6 +239,7 @@ struct CrossEntropy : Logits<T, Plan> {
         for (int i = 0; i < kWidth; ++i) state.largest = fmaxf(state.largest, values[k][i]);
       }
       const float largest = reduction.template of<Largest>(state.largest);
+      if constexpr (kSmoothed) add_logits(state, cut, lane, P::kLanes, values, largest);
       float exponentials[P::kVectors][kWidth];
       float sum = 0.0f;
 #pragma unroll
@@ -227,7 +250,7 @@ struct CrossEntropy : Logits<T, Plan> {
           sum += exponentials[k][i];
         }
       }
-      const Result result = this->result(state, early, largest, sum, reduction);
+      const Result result = this->result(state, early, largest, sum, state.total, reduction);
 #pragma unroll
       for (int k = 0; k < P::kVectors; ++k) {
         write_vector(cut, k * P::kLanes + lane, exponentials[k], result);
