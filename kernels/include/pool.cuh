@@ -133,7 +133,8 @@ struct ForwardStrip {
 #pragma unroll
         for (int i = 0; i < kOut; ++i) {
           if (r == 0 && (kPadding == 0 || o == 0)) {  // the first row that is not padding
-            windows.of[i] = Rule::moved(here.of[i], place);
+            windows.of[i] = here.of[i];
+            Rule::move(windows.of[i], place);
           } else {
             Rule::merge(windows.of[i], here.of[i], place);
           }

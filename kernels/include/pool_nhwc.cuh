@@ -1,139 +1,215 @@
 // Pooling windows over NHWC images: neighbours in memory are channels. What is done with a window is
-// a rule (pool_rules.cuh), where it is an axis (pool_axis.cuh).
+// a rule (pool_rules.cuh).
 //
-// 1. A thread per output: 2-byte loads, each warp whole lines.
-// 2. A thread per vector of channels of one output: its window is kKernel^2 vectors, all asked for
-//    before the first is compared; every load is a vector, whatever the window.
-// 3. Windows overlap: 3x3 stride 2 asks for every element 2.25 times. A block is kRows rows of
-//    neighbouring outputs, so that most of these meet in L1, and the rest, rows that two blocks
-//    share, in L2: memory sees one.
-// Backward gathers in the same way: a vector of dx adds the windows that it is in, in their order.
+// 1. A thread per output: 2-byte loads, though each warp asks for whole lines.
+// 2. A thread per vector of channels of one output: every load is a vector, whatever the window. But
+//    finding its place costs a thread more instructions than its window does.
+// 3. A thread keeps its column and its channels and walks down a band of rows. What one row of a
+//    window gives stays in registers where the next window shares it. The columns that windows share
+//    meet in L1, rows that two bands share in L2: memory sees every element once.
+// Backward gathers: a thread owns cells of kStride x kStride elements, so that which windows an
+// element is in, and at which place, is known when it is compiled.
 #pragma once
 
 #include "memory.cuh"
-#include "pool_axis.cuh"
 #include "pool_rules.cuh"
 
-// The vector of one thread, of images of `height` rows of width * channels elements.
+// What a thread walks down: `columns` of outputs or cells, in bands of rows.
 template <int kWidth, int kThreads>
-struct Pixel {
-  static constexpr int kRows = 4;
-  static constexpr int kVectors = kThreads / kRows;  // of a row, in one block
+struct Walk {
   long long image;
-  int row, column, channel;
+  int column, channel;
+  int first_row, end_row;
   bool active;
 
-  __device__ Pixel(int height, int width, int channels) {
-    const int vectors = width * channels / kWidth;
-    const int across = (vectors + kVectors - 1) / kVectors;
-    const int down = (height + kRows - 1) / kRows;
+  __device__ Walk(int rows, int columns, int channels, int bands, int band_rows) {
+    const int vectors = columns * channels / kWidth;
+    const int across = (vectors + kThreads - 1) / kThreads;
     const int block = blockIdx.x;
-    const int vector = block % across * kVectors + threadIdx.x % kVectors;
-    image = block / across / down;
-    row = block / across % down * kRows + threadIdx.x / kVectors;
-    column = vector * kWidth / channels;
-    channel = vector * kWidth % channels;
-    active = row < height && vector < vectors;
-  }
-  __device__ long long at(int height, int width, int channels) const {
-    return at(height, width, channels, row, column);
-  }
-  __device__ long long at(int height, int width, int channels, int row, int column) const {
-    return ((image * height + row) * width + column) * channels + channel;
+    const int element = (block % across * kThreads + static_cast<int>(threadIdx.x)) * kWidth;
+    column = element / channels;
+    channel = element % channels;
+    active = column < columns;
+    image = block / across / bands;
+    first_row = block / across % bands * band_rows;
+    end_row = min(first_row + band_rows, rows);
   }
 };
 
-// Launched with images * ceil(out_height / kRows) * ceil(vectors of a row / kVectors) blocks.
-// Operands are those of the rule, in its order.
-template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
-          typename... Operands>
-__global__ void __launch_bounds__(kThreads)
-    pool_forward_nhwc(const typename Rule::T* x, int height, int width, int out_height,
-                      int out_width, int channels, int padding, Operands... operands) {
+// What the windows of a thread's column have of one row of the image.
+template <class Rule, int kBytes, int kKernel>
+struct Across {
   using T = typename Rule::T;
-  constexpr int kWidth = elements_in<T, kBytes>();
-  constexpr int kAtOnce = kKernel <= 3 ? kKernel : 1;  // rows, and vectors of a row
-  static_assert(Rule::kTakesAsIs, "a channel's own numbers would be a vector here");
-  const Pixel<kWidth, kThreads> pixel(out_height, out_width, channels);
-  if (!pixel.active) return;
-  const Rule rule{operands...};
-  const int top = pixel.row * kStride - padding, left = pixel.column * kStride - padding;
+  static constexpr int kWidth = elements_in<T, kBytes>();
+  static constexpr int kAtOnce = kKernel <= 3 ? kKernel : 1;
+  typename Rule::State of[kWidth];
 
-  // Beyond the image nothing wins and nothing is added: no branch.
-  Vector<T, kWidth> outside;
-  typename Rule::State state[kWidth];
+  __device__ void clear(int place) {
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    outside[i] = from_float<T>(Rule::outside());
-    state[i] = Rule::empty(max(-top, 0) * kKernel + max(-left, 0));
+    for (int i = 0; i < kWidth; ++i) of[i] = Rule::empty(place);
   }
-#pragma unroll kAtOnce
-  for (int r = 0; r < kKernel; ++r) {
-    const bool row_inside = top + r >= 0 && top + r < height;
+
+  // `row`: the channels of the thread in the row's first pixel.
+  __device__ void read(const T* row, int left, int width, int channels) {
+    clear(max(-left, 0));
+    const T* const p = row + static_cast<long long>(left) * channels;
+    const auto inside = [&](int c) { return left + c >= 0 && left + c < width; };
 #pragma unroll 1
     for (int first = 0; first < kKernel; first += kAtOnce) {
       Vector<T, kWidth> in[kAtOnce];
 #pragma unroll
-      for (int c = 0; c < kAtOnce; ++c) {
-        const int column = left + first + c;
-        const bool inside = row_inside && column >= 0 && column < width;
-        in[c] = outside;
-        if (inside) {
-          in[c] = load<Reuse::kSoon, kWidth>(x + pixel.at(height, width, channels, top + r, column));
-        }
+      for (int c = first; c < first + kAtOnce; ++c) {
+        if (inside(c)) in[c - first] = load<Reuse::kSoon, kWidth>(p + c * channels);
       }
 #pragma unroll
-      for (int c = 0; c < kAtOnce; ++c) {
+      for (int c = first; c < first + kAtOnce; ++c) {
+        if (!inside(c)) continue;
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          Rule::take(state[i], to_float(in[c][i]), r * kKernel + first + c);
-        }
+        for (int i = 0; i < kWidth; ++i) Rule::take(of[i], to_float(in[c - first][i]), c);
       }
     }
   }
-  rule.template store<kStores>(pixel.at(out_height, out_width, channels), state,
-                               1.0f / (kKernel * kKernel));
+
+  // The windows so far and their next row, which begins at `place`.
+  __device__ void merge(const Across& row, int place) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) Rule::merge(of[i], row.of[i], place);
+  }
+  // Their first row begins at `place`.
+  __device__ void place(int place) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) Rule::move(of[i], place);
+  }
+};
+
+// Launched with images * bands * ceil(vectors of a row / kThreads) blocks. Operands are those of the
+// rule, in its order.
+template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
+          typename... Operands>
+__global__ void __launch_bounds__(kThreads)
+    pool_forward_nhwc(const typename Rule::T* x, int height, int width, int out_height,
+                      int out_width, int channels, int padding, int bands, int band_rows,
+                      Operands... operands) {
+  using T = typename Rule::T;
+  using Windows = Across<Rule, kBytes, kKernel>;
+  constexpr int kUnroll = Windows::kAtOnce;
+  constexpr bool kShares = kKernel == kStride + 1;  // a window's last row is the next one's first
+  static_assert(Rule::kTakesAsIs, "a channel's own numbers would be a vector here");
+  const Walk<Windows::kWidth, kThreads> walk(out_height, out_width, channels, bands, band_rows);
+  if (!walk.active) return;
+  const Rule rule{operands...};
+  const int left = walk.column * kStride - padding;
+  const T* const from = x + walk.image * height * width * channels + walk.channel;
+  const auto read = [&](Windows& windows, int row) {
+    windows.read(from + static_cast<long long>(row) * width * channels, left, width, channels);
+  };
+
+  Windows last{};  // row of the window above
+  const int above = walk.first_row * kStride - padding;
+  if (kShares && above >= 0) read(last, above);
+  for (int o = walk.first_row; o < walk.end_row; ++o) {
+    const int top = o * kStride - padding;
+    const int first = max(-top, 0), end = min(height - top, kKernel);  // rows of the image
+    Windows best;
+    if constexpr (!kShares) {
+      read(best, top + first);
+      best.place(first * kKernel);
+    } else if (first == 0) {
+      best = last;
+    } else {
+      best.clear(first * kKernel + max(-left, 0));
+    }
+#pragma unroll kUnroll
+    for (int r = 1; r < kKernel; ++r) {
+      if (r < first + !kShares || r >= end) continue;
+      Windows here;
+      read(here, top + r);
+      best.merge(here, r * kKernel);
+      if (kShares && r == kStride) last = here;
+    }
+    const long long p = ((walk.image * out_height + o) * out_width + walk.column) * channels;
+    rule.template store<kStores>(p + walk.channel, best.of, 1.0f / (kKernel * kKernel));
+  }
 }
 
-// Launched like forward, over dx.
+// Launched like forward, over cells: ceil((height + padding) / kStride) rows of them. Cell m has the
+// elements m * kStride - padding + [0, kStride), which begin in window m.
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
           typename... Operands>
 __global__ void __launch_bounds__(kThreads)
     pool_backward_nhwc(typename Rule::T* dx, int height, int width, int out_height, int out_width,
-                       int channels, int padding, Operands... operands) {
+                       int channels, int padding, int bands, int band_rows, Operands... operands) {
   using T = typename Rule::T;
   constexpr int kWidth = elements_in<T, kBytes>();
   constexpr int kMost = (kKernel + kStride - 1) / kStride;  // windows of an axis with one element
-  constexpr int kAtOnce = kMost <= 2 ? kMost : 1;
+  constexpr bool kKeeps = kMost <= 2;                        // of all elements of a cell
+  constexpr int kUnroll = kKeeps ? kMost : 1;
+  using Loaded = typename Rule::template Loaded<kWidth>;
   static_assert(!Rule::kInput && !Rule::kSums, "a window alone decides");
-  const Pixel<kWidth, kThreads> pixel(height, width, channels);
-  if (!pixel.active) return;
+  const int cells_down = (height + padding + kStride - 1) / kStride;
+  const int cells_across = (width + padding + kStride - 1) / kStride;
+  const Walk<kWidth, kThreads> walk(cells_down, cells_across, channels, bands, band_rows);
+  if (!walk.active) return;
   const Rule rule{operands...};
-  const FixedAxis<kKernel, kStride> rows{height, out_height, padding};
-  const FixedAxis<kKernel, kStride> columns{width, out_width, padding};
-  const int above = rows.first(pixel.row), below = rows.after(pixel.row);
-  const int left = columns.first(pixel.column), right = columns.after(pixel.column);
+  const long long from =
+      walk.image * out_height * out_width * channels + walk.channel;
+  const auto fetch = [&](int row, int column) {
+    const bool inside = row >= 0 && row < out_height && column >= 0 && column < out_width;
+    const long long p = from + (static_cast<long long>(row) * out_width + column) * channels;
+    return inside ? rule.template load<Reuse::kSoon, kWidth>(p) : Rule::template none<kWidth>();
+  };
 
-  float sums[kWidth];
+  struct Row {
+    Loaded of[kUnroll];
+  };
+  const auto fetch_row = [&](int row) {
+    Row windows;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) sums[i] = 0.0f;
-#pragma unroll kAtOnce
-  for (int m = 0; m < kMost; ++m) {
-#pragma unroll kAtOnce
-    for (int n = 0; n < kMost; ++n) {
-      const int row = above + m, column = left + n;
-      auto loaded = Rule::template none<kWidth>();
-      if (row < below && column < right) {
-        const long long p = pixel.at(out_height, out_width, channels, row, column);
-        loaded = rule.template load<Reuse::kSoon, kWidth>(p);
-      }
-      const int place =
-          (pixel.row - rows.begin(row)) * kKernel + pixel.column - columns.begin(column);
+    for (int e = 0; e < kUnroll; ++e) windows.of[e] = fetch(row, walk.column - e);
+    return windows;
+  };
+  Row rows[kUnroll];  // windows of cell rows m, m - 1
+  if constexpr (kKeeps && kMost == 2) rows[0] = fetch_row(walk.first_row - 1);
+  for (int m = walk.first_row; m < walk.end_row; ++m) {
+    if constexpr (kKeeps) {
+      if constexpr (kMost == 2) rows[1] = rows[0];
+      rows[0] = fetch_row(m);
+    }
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        Rule::add(sums[i], Rule::window(loaded, i), place, 1.0f / (kKernel * kKernel));
+    for (int r = 0; r < kStride; ++r) {
+      const int row = m * kStride - padding + r;
+      if (row < 0 || row >= height) continue;
+#pragma unroll
+      for (int c = 0; c < kStride; ++c) {
+        const int column = walk.column * kStride - padding + c;
+        float sums[kWidth];
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sums[i] = 0.0f;
+        // From the first window that has the element to the last.
+#pragma unroll kUnroll
+        for (int d = kMost - 1; d >= 0; --d) {
+#pragma unroll kUnroll
+          for (int e = kMost - 1; e >= 0; --e) {
+            const int place_row = r + d * kStride, place_column = c + e * kStride;
+            if (place_row >= kKernel || place_column >= kKernel) continue;
+            Loaded loaded;
+            if constexpr (kKeeps) {
+              loaded = rows[d].of[e];
+            } else {
+              loaded = fetch(m - d, walk.column - e);
+            }
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) {
+              Rule::add(sums[i], Rule::window(loaded, i), place_row * kKernel + place_column,
+                        1.0f / (kKernel * kKernel));
+            }
+          }
+        }
+        if (column >= 0 && column < width) {
+          const long long p = ((walk.image * height + row) * width + column) * channels;
+          store<kStores>(dx + p + walk.channel, from_floats<T>(sums));
+        }
       }
     }
   }
-  store<kStores>(dx + pixel.at(height, width, channels), from_floats<T>(sums));
 }

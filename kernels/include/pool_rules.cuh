@@ -5,7 +5,8 @@
 //   of(plane)                   the rule on this plane
 //   taken(x)                    an element, or a vector of them, as it is compared or added; x itself
 //                               where kTakesAsIs
-//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them
+//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them;
+//   move(state, place)          a row that is the first, at this place
 //   empty(place)                a window in which nothing was taken yet
 //   store(p, states, scale)     results from element p on; scale is 1 / the elements of a window
 // Backward, a gradient over T:
@@ -64,7 +65,7 @@ struct Max {
   static __device__ void take(State& best, float value, int place) {
     take_larger(best.value, best.place, value, place);
   }
-  static __device__ State moved(const State& row, int place) { return {row.value, place + row.place}; }
+  static __device__ void move(State& row, int place) { row.place += place; }
   static __device__ void merge(State& best, const State& row, int place) {
     take(best, row.value, place + row.place);
   }
@@ -140,7 +141,7 @@ struct Mean {
   static __device__ State empty(int) { return {0.0f}; }
   static __device__ State start(float x, int) { return {x}; }
   static __device__ void take(State& state, float x, int) { state.sum += x; }
-  static __device__ State moved(const State& row, int) { return row; }
+  static __device__ void move(State&, int) {}
   static __device__ void merge(State& state, const State& row, int) { state.sum += row.sum; }
   template <Reuse kStores, int N>
   __device__ void store(long long p, const State (&state)[N], float scale) const {

@@ -300,7 +300,7 @@ def test_vectors_of_channels_that_begin_elsewhere_are_refused(libraries: Librari
 def test_windows_of_a_block_share_what_they_load(
     libraries: Libraries, name: str, most: float
 ) -> None:
-    """3x3 stride 2 asks for 2.25 times the image; most of that is in the block's L1."""
+    """3x3 stride 2 asks for 1.5 times the image, and for what bands share; most is in L1."""
     dims = dims_of((1, 64, 64, 64), window(3, 2, 1))
     spec = spec_of(name, "forward", dims, float32)
     toolchain = EmulatorToolchain(libraries)
@@ -308,7 +308,7 @@ def test_windows_of_a_block_share_what_they_load(
     launch()
     (one,) = toolchain.launches
     counted = one.traffic[buffers["x"].data_ptr()]
-    assert 2 < counted.loaded / counted.unique_loaded <= 2.25
+    assert 1.5 < counted.loaded / counted.unique_loaded <= 1.8
     assert counted.block_loaded / counted.unique_loaded <= most
 
 
