@@ -82,6 +82,13 @@ EXEMPTIONS = (
     Exemption("strided_read_*", "forward", "load_width", "elements that are not neighbours"),
     Exemption("strided_read_*", "forward", "store_width", "neighbouring threads, one element each"),
     Exemption("gather_*", "forward", "store_width", "the elements of 16 bytes of index"),
+    Exemption("*quantize_e[45]m[32]*", "forward", "store_width", "as many codes as 16 bytes of x"),
+    Exemption("*quantize_int8*", "forward", "store_width", "as many codes as 16 bytes of x"),
+    Exemption("*quantize_mxfp[48]_*", "forward", "store_width", "as many codes as 16 bytes of x"),
+    Exemption("*quantize_nvfp4", "forward", "store_width", "as many codes as 16 bytes of x"),
+    Exemption("dequantize_*", "forward", "load_width", "as many codes as 16 bytes of y"),
+    Exemption("*compress_2_4", "forward", "store_width", "half of what 16 bytes of x hold is kept"),
+    Exemption("amax", "forward", "store_width", "a tensor becomes one number"),
     Exemption("adaptive_avg_pool2d", "forward", "store_width", "6 outputs a row"),
     Exemption("adaptive_avg_pool2d", "backward", "store_width", "elements, row by row"),
     *_each(

@@ -33,18 +33,27 @@ from .cuda_rows import (
 
 
 def forward_plan(
-    columns: int, itemsize: int, target: Target, *, residual: bool
+    columns: int,
+    itemsize: int,
+    target: Target,
+    *,
+    residual: bool,
+    lanes_of_block: int = 1,
+    more_registers: int = 0,
 ) -> tuple[str, RowPlan]:
-    """Path ("registers", "shared" or "twice") and plan of forward."""
+    """Path ("registers", "shared" or "twice") and plan of forward.
+
+    What becomes of y may take neighbouring lanes that share a block, and registers.
+    """
     width, ragged = cut(columns, itemsize, target)
     vectors = longest_row(columns, width // itemsize, ragged)
     fit = lanes_and_vectors(vectors, width)
     if fit:
-        lanes, each = fit
+        lanes, each = max(fit[0], lanes_of_block), fit[1]
         threads = max(lanes, BLOCK) if lanes <= WARP else lanes
         # 32-byte accesses take 16 more, which the residual's 24 cover.
         registers = 48 if each * width <= 32 and (width == 16 or residual) else 64
-        registers += 24 * residual + 16 * ragged
+        registers += 24 * residual + 16 * ragged + more_registers
         blocks = resident(threads, registers, 0, target)
         return "registers", RowPlan(width, threads, lanes, each, ragged, blocks)
     threads, each = MOST_LANES, 64 // width

@@ -24,12 +24,18 @@ from ..quantization.quantize import (
     nv_scale,
     require_blocks,
 )
-from ..shapes import BLOCKED_ROWS, QUANTIZED_ROWS
+from ..shapes import BLOCKED_ROWS, QUANTIZED_ROWS, layer
 from ..tolerance import tolerance
 
 Real = torch.Tensor
 Reals = tuple[torch.Tensor, ...]
 Quantization = Callable[[Real, Real], Reals]
+
+_WHOLE_ROWS = (
+    *(shape for shape in BLOCKED_ROWS if shape.kind != "ragged"),
+    layer(rows=8192, columns=2880),  # gpt-oss, whose rows fill no power of two
+)
+"""Rows that begin where vectors do, as blocks shared by lanes have to."""
 
 _TENSORWISE = {"x": "y", "scale": "scale", "q": "q"}
 _BLOCKWISE = {**_TENSORWISE, "scales": "scales"}
@@ -105,7 +111,7 @@ def rms_norm_quantize_e4m3(rows: int, columns: int, dtype: DType) -> Directions:
     return _norm(rows, columns, dtype, blocks=False)
 
 
-@operation(shapes=BLOCKED_ROWS, dtypes=HALVES, chain=_chain("quantize_nvfp4", _BLOCKWISE))
+@operation(shapes=_WHOLE_ROWS, dtypes=HALVES, chain=_chain("quantize_nvfp4", _BLOCKWISE))
 def rms_norm_quantize_nvfp4(rows: int, columns: int, dtype: DType) -> Directions:
     """q = rms_norm(x) / (scales · scale) in e2m1, scales in e4m3 of 16 elements, scale given."""
     return _norm(rows, columns, dtype, blocks=True)
@@ -117,7 +123,7 @@ def add_rms_norm_quantize_e4m3(rows: int, columns: int, dtype: DType) -> Directi
     return _add_norm(rows, columns, dtype, blocks=False)
 
 
-@operation(shapes=BLOCKED_ROWS, dtypes=HALVES, chains=_chains("quantize_nvfp4", _BLOCKWISE))
+@operation(shapes=_WHOLE_ROWS, dtypes=HALVES, chains=_chains("quantize_nvfp4", _BLOCKWISE))
 def add_rms_norm_quantize_nvfp4(rows: int, columns: int, dtype: DType) -> Directions:
     """h = x + residual, q = rms_norm(h) / (scales · scale) in e2m1, scales in e4m3 of 16."""
     return _add_norm(rows, columns, dtype, blocks=True)

@@ -4,20 +4,33 @@
 //   backward   dx = (dy * weight - h * dot) * rstd (+ dh)     dot = rstd^2 * mean(dy * weight * h)
 //              dweight = sum over rows of dy * h * rstd
 //
-// Pointers to the residual, to h in forward and to dh are null where kResidual is false.
+// Pointers to the residual, to h in forward and to dh are null where kResidual is false. What becomes
+// of y is up to an Output: kept as it is (RowOutput), or quantized (rms_quantize.cuh).
 #pragma once
 
 #include "column.cuh"
 #include "math.cuh"
 #include "row.cuh"
 
+// Where y goes, as it is; rstd is saved for backward.
 template <typename T>
+struct RowOutput {
+  static constexpr bool kSavesRstd = true;
+  T* y;
+
+  template <Reuse kStores, class Span, class Values>
+  __device__ void write(const Span& row, int vector, const Values& values) const {
+    row.template store<kStores>(y, vector, values);
+  }
+};
+
+template <typename T, class Output = RowOutput<T>>
 struct RmsForward {
   const T* x;
   const T* residual;
   const T* weight;
   T* h;
-  T* y;
+  Output y;
   float* rstd;
   long long rows;
   int columns;
@@ -108,9 +121,11 @@ struct RmsForward {
       for (int k = 0; k < Plan::kVectors; ++k) {
         const int v = k * Plan::kLanes + lane;
         const auto gamma = row.load_parameter(weight, weight_shift, v);
-        row.template store<kStores>(y, v, scaled(values[k], gamma, r));
+        y.template write<kStores>(row, v, scaled(values[k], gamma, r));
       }
-      if (lane == 0 && row.columns) ::store<kStores>(rstd + first + group, Vector<float, 1>{{r}});
+      if (Output::kSavesRstd && lane == 0 && row.columns) {
+        ::store<kStores>(rstd + first + group, Vector<float, 1>{{r}});
+      }
     }
   }
 
@@ -149,7 +164,9 @@ struct RmsForward {
         }
       }
       const float deviation = reciprocal_deviation(row_sum(sum));
-      for (int base = threadIdx.x; base < row.vectors(); base += kStep) {
+      // Counted by the block's first thread: an output may take whole warps.
+      for (int begin = 0; begin < row.vectors(); begin += kStep) {
+        const int base = begin + threadIdx.x;
         Values values, gamma;
 #pragma unroll
         for (int k = 0; k < Plan::kVectors; ++k) {
@@ -164,11 +181,13 @@ struct RmsForward {
         }
 #pragma unroll
         for (int k = 0; k < Plan::kVectors; ++k) {
-          row.template store<kStores>(y, base + k * Plan::kThreads,
-                                      scaled(values[k], gamma[k], deviation));
+          y.template write<kStores>(row, base + k * Plan::kThreads,
+                                    scaled(values[k], gamma[k], deviation));
         }
       }
-      if (threadIdx.x == 0) ::store<kStores>(rstd + r, Vector<float, 1>{{deviation}});
+      if (Output::kSavesRstd && threadIdx.x == 0) {
+        ::store<kStores>(rstd + r, Vector<float, 1>{{deviation}});
+      }
     }
   }
 };

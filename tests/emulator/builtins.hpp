@@ -78,6 +78,8 @@ inline int __float_as_int(float value) {
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
+inline int __float2int_rn(float value) { return static_cast<int>(std::nearbyint(value)); }
+
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }

@@ -78,6 +78,8 @@ def _flat(operation: Operation) -> bool:
     """Whether rows are nothing to it: element by element, over one contiguous run."""
     io = operation.directions(operation.shapes[0].dims, operation.dtypes[0]).forward
     shapes = {tensor.shape for tensor in io.operands.values()}
+    if operation.family == "quantization":  # unless it finds something for every row
+        return not any(t.shape[0] == t.elements and t.batched_over == "rows" for t in io.writes)
     return operation.family in {"copy", "activation", "training"} and len(shapes) == 1
 
 
