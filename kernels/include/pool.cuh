@@ -175,8 +175,9 @@ struct BackwardStrip {
     const auto inside = [&](int row) { return strip.active && row < planes.out_height; };
     const auto fetch = [&](int row) {
       const long long p = from + static_cast<long long>(row) * planes.out_width;
-      return inside(row) ? rule.template load<Reuse::kNever, kOut>(p)
-                         : Rule::template none<kOut>();
+      Loaded loaded = Rule::template none<kOut>();
+      if (inside(row)) loaded = rule.template load<Reuse::kNever, kOut>(p);
+      return loaded;
     };
     const auto windows = [&](const Loaded& loaded, int row) {
       Windows w;
@@ -194,10 +195,10 @@ struct BackwardStrip {
       }
       return w;
     };
+    float total = 0.0f;
     const auto writes = [&](int row) { return strip.active && row < planes.height; };
     const auto at = [&](int row) { return to + static_cast<long long>(row) * planes.width; };
 
-    float total = 0.0f;
     Loaded ahead = fetch(strip.first_row);
     Windows now = windows(ahead, strip.first_row);
     if (strip.first_row + 1 < strip.end_row + kPadding) ahead = fetch(strip.first_row + 1);
@@ -213,10 +214,6 @@ struct BackwardStrip {
       }
       const Windows below = windows(ahead, m + 1);
       if (m + 2 < strip.end_row + kPadding) ahead = fetch(m + 2);
-      if constexpr (Rule::kSums) {
-#pragma unroll
-        for (int i = 0; i < kOut; ++i) total += Rule::counted(now.of[i]);
-      }
 #pragma unroll
       for (int r = 0; r < kStride; ++r) {
         float sums[kWidth];
@@ -230,6 +227,10 @@ struct BackwardStrip {
         if (writes(m * kStride + r)) {
           store<kStores>(dx + at(m * kStride + r), Values::rounded(sums).vector());
         }
+      }
+      if constexpr (Rule::kSums) {
+#pragma unroll
+        for (int i = 0; i < kOut; ++i) total += Rule::counted(now.of[i]);
       }
       now = below;
     }
@@ -274,7 +275,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
           typename... Operands>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)  // else the compiler spills to stay at 64 registers
     pool_backward_strips(typename Rule::T* dx, long long planes, int height, int width,
                          int out_height, int out_width, int bands, int band_rows, int lanes,
                          Operands... operands) {
