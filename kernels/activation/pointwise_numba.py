@@ -24,7 +24,7 @@ _NEGATIVE_SLOPE, _ALPHA = _f(NEGATIVE_SLOPE), _f(ALPHA)
 _SIXTH, _THIRD = _f(1 / 6), _f(1 / 3)
 _SLOPE, _CUBIC = _f(sqrt(8 / pi)), _f(sqrt(8 / pi) * CUBIC)  # of gelu_tanh: 2 u
 _CUBIC_SLOPE = _f(3 * sqrt(8 / pi) * CUBIC)
-_SATURATED = _f(16)  # the slope of gelu_tanh is 0 or 1
+_SATURATED = _f(10)  # the slope of gelu_tanh is 0 or 1, and its exponential finite
 _DENSITY, _END = _f(1 / sqrt(2 * pi)), _f(15)  # of the normal distribution; its tail is 0
 _MISH_END = _f(20)  # the factor is 1, before exp(x)² overflows
 _TANH_SMALL, _ELU_SMALL = _f(0.6), _f(-0.5)
@@ -148,8 +148,9 @@ def _gelu_tanh(x: Any) -> Any:
 def _gelu_tanh_gradient(dy: Any, x: Any) -> Any:
     x = -_SATURATED if x < -_SATURATED else x
     x = _SATURATED if x > _SATURATED else x
-    s = _sigmoid(x * (_SLOPE + _CUBIC * (x * x)))
-    return dy * (s + x * (_SLOPE + _CUBIC_SLOPE * (x * x)) * (s * (ONE - s)))
+    e = exp(-x * (_SLOPE + _CUBIC * (x * x)))
+    s = divide(ONE, ONE + e)
+    return dy * (s + x * (_SLOPE + _CUBIC_SLOPE * (x * x)) * (s * (e * s)))  # 1 - s = e s
 
 
 @device

@@ -67,10 +67,13 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class RowReduction:
-    """A `cupy.ReductionKernel` over the columns of a matrix, in float32."""
+    """A `cupy.ReductionKernel` over the columns of a matrix, in float32.
+
+    reads: names of matrices, and of what has one element per row.
+    """
 
     name: str
-    read: str
+    reads: Sequence[str]
     write: str
     each: str  # expression in the element
     combine: str  # expression in a and b
@@ -96,11 +99,16 @@ def unavailable() -> str | None:
     return None
 
 
-def prepare(spec: Spec, kernels: Sequence[Kernel]) -> Prepared:
-    """Launches run `kernels` in order; what would write nothing is left out."""
-    known = spec.io.operands
+def prepare(
+    spec: Spec, kernels: Sequence[Kernel], scratch: Sequence[Tensor] = (), preamble: str = ""
+) -> Prepared:
+    """Launches run `kernels` in order; what would write nothing is left out.
+
+    preamble: text in front of every kernel, behind `get` and `put`.
+    """
+    known = spec.io.operands | {tensor.name: tensor for tensor in scratch}
     build: Build = spec.toolchain or build_for_gpu
-    preamble = _PREAMBLE + _CONVERSIONS[spec.dtype.name]
+    preamble = _PREAMBLE + _CONVERSIONS[spec.dtype.name] + preamble
     runs = [build(kernel, known, preamble) for kernel in kernels if _size(kernel, known)]
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
@@ -114,7 +122,7 @@ def prepare(spec: Spec, kernels: Sequence[Kernel]) -> Prepared:
 
         return launch
 
-    return Prepared(bind=bind)
+    return Prepared(bind=bind, scratch=tuple(scratch))
 
 
 def literal(value: float) -> str:
@@ -145,7 +153,7 @@ def build_for_gpu(kernel: Kernel, known: Mapping[str, Tensor], preamble: str) ->
         shapes: list[tuple[int, ...]] = [(known[name].elements,) for name in names]
     else:
         compiled = cupy.ReductionKernel(
-            parameter(kernel.read, known),
+            ", ".join(parameter(name, known) for name in kernel.reads),
             parameter(kernel.write, known),
             kernel.each,
             kernel.combine,
@@ -155,8 +163,9 @@ def build_for_gpu(kernel: Kernel, known: Mapping[str, Tensor], preamble: str) ->
             reduce_type="float",
             preamble=preamble,
         )
-        names, options = [kernel.read, kernel.write], {"axis": 1}
-        shapes = [known[name].shape for name in names]
+        names, options = [*kernel.reads, kernel.write], {"axis": 1}
+        shapes = [(*known[name].shape, 1)[:2] for name in kernel.reads]
+        shapes.append(known[kernel.write].shape)
 
     def run(tensors: Tensors, stream: Any) -> Callable[[], None]:
         arrays = [

@@ -28,7 +28,8 @@ _FEWEST = 8  # rows of a share
 def by_column(spec: Spec, f: Any) -> Prepared:
     """y = f(x, bias), a device function of two float32."""
     grid, threads, access = _grid(spec)
-    kernel = _forward(f, access, *spec.io.reads[0].shape, threads, grid[1])
+    rows, columns = spec.io.reads[0].shape
+    kernel = _forward(f, access, rows, columns, threads, grid[1])
     return prepare(spec, [Kernel(kernel, ["x", "bias", "y"], grid, (threads, 1))])
 
 

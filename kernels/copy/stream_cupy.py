@@ -19,7 +19,7 @@ _BODIES = {
 def prepare(direction: str, spec: Spec) -> Prepared:
     name = spec.operation.name
     if name == "read":
-        sums = RowReduction("read_rows", "x", "sums", "get(x)", "a + b", "sums = a", "0.0f")
+        sums = RowReduction("read_rows", ["x"], "sums", "get(x)", "a + b", "sums = a", "0.0f")
         return prepare_kernels(spec, [sums])
     reads = [tensor.name for tensor in spec.io.reads]
     return prepare_kernels(spec, [Elementwise(f"stream_{name}", reads, ["y"], _BODIES[name])])
