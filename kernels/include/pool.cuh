@@ -261,10 +261,13 @@ struct BackwardStrip {
   }
 };
 
+// On a multiprocessor at least. Left alone, the compiler spills to have one block more.
+constexpr int kBlocksOfStrips = 2;
+
 // Operands are those of the rule, in its order; T is the type of x or dx.
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
           typename... Operands>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfStrips)
     pool_forward_strips(const typename Rule::T* x, long long planes, int height, int width,
                         int out_height, int out_width, int bands, int band_rows, int lanes,
                         Operands... operands) {
@@ -275,7 +278,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
           typename... Operands>
-__global__ void __launch_bounds__(kThreads, 2)  // else the compiler spills to stay at 64 registers
+__global__ void __launch_bounds__(kThreads, kBlocksOfStrips)
     pool_backward_strips(typename Rule::T* dx, long long planes, int height, int width,
                          int out_height, int out_width, int bands, int band_rows, int lanes,
                          Operands... operands) {

@@ -103,7 +103,7 @@ __global__ void plane_map(T* y, const T* numbers, long long n, int area, int cha
 
 // sums: [images * shares, channels] where `shares` blocks have a plane together; scaled by `scale`.
 template <int kBytes, int kLanes, int kLoads, int kThreads, typename S, typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)  // else the compiler spills to have one block more
     plane_sums(S* sums, const T* x, long long planes, int area, int channels, int shares, int shift,
                float scale) {
   constexpr int kWidth = elements_in<T, kBytes>();
