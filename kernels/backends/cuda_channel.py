@@ -21,12 +21,14 @@ from ..operation import Tensor
 from ..spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 from ..target import Target
 from .cuda import MAX_BLOCKS, TYPES, Geometry, build, operands, reuse
-from .cuda_rows import BLOCK, cut, longest_row, nothing, resident
+from .cuda_rows import BLOCK, WARP, cut, longest_row, nothing, resident
 
 Extents = tuple[numpy.generic, ...]
 Arguments = tuple[torch.Tensor | numpy.generic, ...]
 
 _COLUMNS, _ROWS = 32, 32  # threads of the kernels that merge shares: a line, shares at once
+STATISTICS = f"channel_statistics<{_COLUMNS}, {_ROWS}>"
+GRADIENTS = f"channel_gradients<{_COLUMNS}, {_ROWS}>"
 _VECTORS = 2  # of a thread in flight, NCHW
 _STEPS = 4  # of a share, at least: what a block costs before its first load is then little
 _WAVES = 4  # of blocks, where channels leave the choice: the last wave is then little
@@ -57,20 +59,49 @@ def first_plan(
     width, ragged = cut(pixels, itemsize, target)
     elements = width // itemsize
     vectors = longest_row(pixels, elements, ragged)
-    registers = 40 + _VECTORS * width // 4 * streams + 16 * ragged
-    blocks = resident(BLOCK, -(-registers // 8) * 8, 0, target)
+    return _first_plan(
+        (images, channels, pixels, vectors),
+        width,
+        ragged,
+        target,
+        40 + _VECTORS * width // 4 * streams,
+    )
+
+
+def masked_plan(
+    images: int, channels: int, pixels: int, itemsize: int, target: Target, *, streams: int
+) -> ChannelPlan:
+    """Of NCHW images with a bit per element: a byte of bits a thread, or 32 bits a warp."""
+    elements = 1 if pixels % 8 else 8
+    vectors = -(-pixels // WARP) * WARP if elements == 1 else pixels // 8
+    width, alike = elements * itemsize, WARP if elements == 1 else 1
+    registers = 48 + _VECTORS * width // 4 * streams
+    return _first_plan((images, channels, pixels, vectors), width, False, target, registers, alike)
+
+
+def _first_plan(
+    extents: tuple[int, int, int, int],
+    width: int,
+    ragged: bool,
+    target: Target,
+    registers: int,
+    alike: int = 1,
+) -> ChannelPlan:
+    """extents: images, channels, pixels, vectors of a plane. Shares are multiples of `alike`."""
+    images, channels, pixels, vectors = extents
+    blocks = resident(BLOCK, -(-(registers + 16 * ragged) // 8) * 8, 0, target)
     wanted = _WAVES * target.multiprocessors * blocks // max(channels, 1)
     most = images * vectors // (BLOCK * _VECTORS * _STEPS)
     shares = max(1, min(wanted, most, _MOST_SHARES))
-    each = -(-images * vectors // shares)
+    each = -(-images * vectors // (shares * alike)) * alike
     shares = -(-images * vectors // each) if each else 0
     plan = f"RowPlan<{width}, {BLOCK}, {BLOCK}, {_VECTORS}, {str(ragged).lower()}, {blocks}>"
-    extents: Extents = (
+    numbers: Extents = (
         numpy.int64(images),
         *map(numpy.int32, (channels, pixels, 0, vectors)),
         numpy.int64(each),
     )
-    return ChannelPlan("first", plan, width, ragged, shares * channels, shares, extents)
+    return ChannelPlan("first", plan, width, ragged, shares * channels, shares, numbers)
 
 
 def last_plan(
@@ -94,15 +125,20 @@ def last_plan(
     return ChannelPlan("last", plan, width, False, shares * tiles * (channels > 0), shares, extents)
 
 
-def plan_of(spec: Spec, streams: int) -> ChannelPlan:
-    """Raises CannotPrepare where an image has 2^31 pixels, or no grid is large enough."""
+def plan_of(spec: Spec, streams: int, *, masked: bool = False) -> ChannelPlan:
+    """masked: with a bit per element.
+
+    Raises CannotPrepare where an image has 2^31 pixels, or no grid is large enough.
+    """
     images, channels, height, width = (
         spec.dims[name] for name in ("images", "channels", "height", "width")
     )
     pixels, itemsize = height * width, spec.dtype.bits // 8
     if pixels >= 2**31:
         raise CannotPrepare("an image has fewer than 2^31 pixels")
-    if spec.operation.name.endswith("_nhwc"):
+    if masked:
+        plan = masked_plan(images, channels, pixels, itemsize, spec.target, streams=streams)
+    elif spec.operation.name.endswith("_nhwc"):
         plan = last_plan(images * pixels, channels, itemsize, spec.target, streams=streams)
     else:
         plan = first_plan(images, channels, pixels, itemsize, spec.target, streams=streams)
@@ -172,11 +208,13 @@ def prepare_training(direction: str, spec: Spec, source: Path, f: str = "Unchang
     return (_forward if direction == "forward" else _backward)(spec, source, f)
 
 
-def _partials(values: int, plan: ChannelPlan, channels: int) -> Tensor:
+def partials_of(values: int, plan: ChannelPlan, channels: int) -> Tensor:
+    """What blocks leave of their shares."""
     return Tensor("partials", (values, plan.shares, channels), float32)
 
 
-def _merging(channels: int) -> Geometry:
+def merging(channels: int) -> Geometry:
+    """Of the kernels that merge shares."""
     return Geometry(-(-channels // _COLUMNS), _COLUMNS * _ROWS)
 
 
@@ -187,10 +225,10 @@ def _forward(spec: Spec, source: Path, f: str) -> Prepared:
         spec,
         source,
         f"channel_{plan.layout}_moments<{element}, {plan.plan}>",
-        f"channel_statistics<{_COLUMNS}, {_ROWS}>",
+        STATISTICS,
         f"channel_{plan.layout}_forward<{element}, {plan.plan}, {reuse(spec)}, {f}, true>",
     )
-    partials = _partials(3, plan, channels)
+    partials = partials_of(3, plan, channels)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         x, weight, bias, *running, y, new_mean, new_var, mean, rstd = operands(
@@ -208,7 +246,7 @@ def _forward(spec: Spec, source: Path, f: str) -> Prepared:
             moments.bind(stream, grid, (x, sums, *extents)),
             merge.bind(
                 stream,
-                _merging(channels),
+                merging(channels),
                 (sums, *running, new_mean, new_var, mean, rstd, *shares, *settings),
             ),
             rewrite.bind(stream, grid, (x, y, weight, bias, mean, rstd, kept, *extents)),
@@ -224,10 +262,10 @@ def _backward(spec: Spec, source: Path, f: str) -> Prepared:
         spec,
         source,
         f"channel_{plan.layout}_sums<{element}, {plan.plan}, {f}>",
-        f"channel_gradients<{_COLUMNS}, {_ROWS}>",
+        GRADIENTS,
         f"channel_{plan.layout}_backward<{element}, {plan.plan}, {reuse(spec)}, {f}>",
     )
-    partials = _partials(2, plan, channels)
+    partials = partials_of(2, plan, channels)
     means = Tensor("means", (2, channels), float32)
     values = spec.io.operands["x"].elements // max(channels, 1)
 
@@ -244,7 +282,7 @@ def _backward(spec: Spec, source: Path, f: str) -> Prepared:
         return in_turn(
             reduce.bind(stream, grid, (*data, sums, *parameters, *extents)),
             merge.bind(
-                stream, _merging(channels), (sums, of["dweight"], of["dbias"], mean_of, *shares)
+                stream, merging(channels), (sums, of["dweight"], of["dbias"], mean_of, *shares)
             ),
             rewrite.bind(stream, grid, (*data, of["dx"], mean_of, *parameters, *extents)),
         )

@@ -13,12 +13,12 @@ struct Pieces {
   static constexpr int kWidth = elements_in<T, Plan::kBytes>();
   using Values = Packed<T, kWidth>[Plan::kVectors];
   using Segment = Row<T, kWidth, Plan::kRagged>;
-  long long start[Plan::kVectors];
+  long long plane[Plan::kVectors];
   int columns[Plan::kVectors];  // 0 where the thread has nothing
   int vector[Plan::kVectors];
   int shift;
 
-  __device__ Segment segment(int k) const { return Segment(start[k], columns[k], shift); }
+  __device__ Segment segment(int k) const { return Segment(plane[k] * columns[k], columns[k], shift); }
   __device__ bool holds(int k, int i) const { return segment(k).holds(vector[k], i); }
 
   template <Reuse kReuse>
@@ -94,7 +94,7 @@ struct ChannelShare {
       pieces.shift = shift;
 #pragma unroll
       for (int k = 0; k < Plan::kVectors; ++k) {
-        pieces.start[k] = (image * channels + channel()) * pixels;
+        pieces.plane[k] = image * channels + channel();
         pieces.columns[k] = slot < end ? pixels : 0;
         pieces.vector[k] = vector;
         slot += Plan::kThreads;
@@ -158,6 +158,22 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   });
 }
 
+// The sums of all threads of a block, into its places of partials, [2, shares, channels].
+template <class Plan>
+__device__ void leave_sums(float (&sums)[2], float* partials) {
+  using Reduction = RowReduction<Plan::kThreads, 2>;
+  SHARED_ARRAY(float, slots, Reduction::kFloats);
+  Reduction reduction(slots);
+  reduction.template all<Sum>(sums);
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      store<Reuse::kSoon>(partials + static_cast<long long>(i) * gridDim.x + blockIdx.x,
+                          Vector<float, 1>{{sums[i]}});
+    }
+  }
+}
+
 // partials: sums of g and of g * xhat, [2, shares, channels].
 template <typename T, class Plan, class F>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
@@ -182,17 +198,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
       }
     }
   });
-  using Reduction = RowReduction<Plan::kThreads, 2>;
-  SHARED_ARRAY(float, slots, Reduction::kFloats);
-  Reduction reduction(slots);
-  reduction.template all<Sum>(sums);
-  if (threadIdx.x == 0) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      store<Reuse::kSoon>(partials + static_cast<long long>(i) * gridDim.x + blockIdx.x,
-                          Vector<float, 1>{{sums[i]}});
-    }
-  }
+  leave_sums<Plan>(sums, partials);
 }
 
 // means: of g and of g * xhat, [2, channels].

@@ -10,6 +10,7 @@ import torch
 from membound.kernels.backends import cuda_channel, cuda_channel_group
 from membound.kernels.backends.cuda import MAX_BLOCKS, Geometry
 from membound.kernels.dtypes import FLOATS, DType, bfloat16, float16, float32
+from membound.kernels.fused.batch_norm_add_relu import unpacked
 from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.operation import DirectionName
 from membound.kernels.spec import Spec
@@ -33,7 +34,7 @@ def dims_of(name: str, *extents: int) -> dict[str, int]:
 @pytest.fixture(scope="module")
 def libraries() -> Libraries:
     planned = Libraries()
-    for name in (*NAMES, "batch_norm_relu"):
+    for name in (*NAMES, "batch_norm_relu", "batch_norm_add_relu"):
         for dtype in FLOATS:
             for extents in (SMALL, WIDE):
                 for direction in ("forward", "backward"):
@@ -179,7 +180,7 @@ def test_slabs_go_from_registers_to_shared_memory_to_a_second_read() -> None:
     assert paths == ["shared", "shared", "twice"]
 
 
-@pytest.mark.parametrize("name", [*NAMES, "batch_norm_relu"])
+@pytest.mark.parametrize("name", [*NAMES, "batch_norm_relu", "batch_norm_add_relu"])
 def test_gradients_do_not_depend_on_the_order_of_blocks(libraries: Libraries, name: str) -> None:
     spec = spec_of(name, "backward", dims_of(name, *WIDE), float32)
     inputs = make_inputs(spec.operation, "backward", spec.dims, float32, seed=1)
@@ -207,6 +208,25 @@ def test_relu_is_decided_again_as_forward_decided_it(libraries: Libraries) -> No
         torch.testing.assert_close(found[name].double(), exact[name], rtol=1e-4, atol=1e-4)
     sums = torch.where(passed, inputs["dy"], 0.0).double().sum((0, 2, 3))
     torch.testing.assert_close(found["dbias"].double(), sums, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("extents", [SMALL, (2, 3, 5, 7), (3, 2, 1, 1), (2, 2, 6, 11)])
+def test_a_bit_is_kept_of_every_element_that_passes(
+    libraries: Libraries, extents: tuple[int, ...], dtype: DType
+) -> None:
+    """With NaN, -0 and sums of exactly 0; bits beyond a plane are 0."""
+    spec = spec_of("batch_norm_add_relu", "forward", dims_of("x", *extents), dtype)
+    inputs = make_inputs(spec.operation, "forward", spec.dims, dtype, seed=5)
+    inputs["weight"].zero_()  # the norm is the bias
+    inputs["bias"] = torch.tensor([0.0, 1.0] * extents[1])[: extents[1]]
+    flat = inputs["residual"].view(-1)
+    special = torch.tensor([nan, 0.0, -0.0, -1.0, 1.0, inf, -inf])[: flat.numel()]
+    flat[-len(special) :] = special
+    exact, found = evaluate(spec.io, inputs), run_cuda(libraries, spec, inputs)
+    assert torch.equal(found["mask"], exact["mask"])
+    torch.testing.assert_close(found["y"].double(), exact["y"], rtol=1e-2, atol=0, equal_nan=True)
+    assert torch.equal(unpacked(found["mask"], extents), ~(found["y"] <= 0))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +278,9 @@ def ends(geometry: Geometry) -> Sequence[int]:
     return range(blocks) if geometry.threads > 256 else (0, blocks - 1)
 
 
-@pytest.mark.parametrize("name", ["batch_norm", "batch_norm_nhwc", "batch_norm_relu"])
+@pytest.mark.parametrize(
+    "name", ["batch_norm", "batch_norm_nhwc", "batch_norm_relu", "batch_norm_add_relu"]
+)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_training_is_right_beyond_two_billion_elements(
     libraries: Libraries, name: str, direction: DirectionName
@@ -274,6 +296,8 @@ def test_training_is_right_beyond_two_billion_elements(
     for given in ("weight", "rstd", "running_var"):
         if given in buffers:
             buffers[given].fill_(1)
+    if direction == "backward" and "mask" in buffers:
+        buffers["mask"][-1] = 0xFF
     buffers["x"][-1] = 1 + torch.rand(buffers["x"].shape[1:]).bfloat16()
     if direction == "backward":
         buffers["dy"][-1] = torch.randn(buffers["dy"].shape[1:]).bfloat16()

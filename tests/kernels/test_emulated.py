@@ -185,8 +185,9 @@ def test_moves_its_traffic_and_no_more(
     for tensor in io.reads:
         row = (case.spec.operation.name, case.spec.direction, tensor.name)
         if tensor.nbytes == widest and not case.spec.variant and row not in REREADS:
-            passes = 2 if io.schedule_bytes else 1
-            assert sum(one.loaded for one in counted[tensor.name]) == passes * tensor.traffic, row
+            # Once in a launch; how many launches read it is in the sum above.
+            assert all(one.loaded == one.unique_loaded for one in counted[tensor.name]), row
+            assert sum(one.loaded for one in counted[tensor.name]) >= tensor.traffic, row
         assert not any(one.stored for one in counted[tensor.name])
 
 

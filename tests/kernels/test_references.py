@@ -21,7 +21,7 @@ ACTIVATIONS = (
     *("gelu", "gelu_tanh", "mish"),
 )
 COMBINED = ("swiglu", "geglu", "reglu", "bias_add", "bias_gelu", "bias_relu")
-BATCH_NORMS = ("batch_norm", "batch_norm_nhwc", "batch_norm_relu")
+BATCH_NORMS = ("batch_norm", "batch_norm_nhwc", "batch_norm_relu", "batch_norm_add_relu")
 CASES: list[tuple[str, dict[str, int]]] = [
     *((name, {"rows": 3, "columns": 5}) for name in (*ACTIVATIONS, *COMBINED)),
     ("rms_norm", {"rows": 4, "columns": 7}),
@@ -148,6 +148,7 @@ def test_the_derivative_of_the_reference_is_that_of_finite_differences(
         "add_rms_norm",
         "add_layer_norm",
         "bias_relu_max_pool2d",
+        "batch_norm_add_relu",
     }:  # rounds h, which no finite difference sees
         return
     leaves = [

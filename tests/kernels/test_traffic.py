@@ -185,6 +185,8 @@ IMAGE_LITERALS: list[tuple[str, str, dict[str, int], int]] = [
     ("batch_norm_inference_relu", "forward", STAGE, 102_764_544),  # as without relu
     ("batch_norm_relu", "forward", STAGE, 102_768_640),
     ("batch_norm_relu", "backward", STAGE, 154_146_816),  # and the bias, 4C
+    ("batch_norm_add_relu", "forward", STAGE, 157_360_128),  # 3sE + E/8 + 32C
+    ("batch_norm_add_relu", "backward", STAGE, 208_737_280),  # 4sE + E/8 + 20C
     ("group_norm", "forward", GROUPED, 102_769_664),  # 2sE + 2sC + 8K, K = 32 · 32
     ("group_norm", "backward", GROUPED, 154_150_400),  # 3sE + 3sC + 8K
     ("instance_norm", "forward", STAGE, 102_827_008),  # K = 32 · 256
@@ -261,6 +263,8 @@ def test_rows_that_no_block_keeps_are_read_twice(
         ("batch_norm_nhwc", "backward", STAGE, 256_909_312),
         ("batch_norm_relu", "forward", STAGE, 154_150_912),
         ("batch_norm_relu", "backward", STAGE, 256_911_360),  # 5sE + 24C + 16C
+        ("batch_norm_add_relu", "forward", STAGE, 208_742_400),  # 4sE + E/8
+        ("batch_norm_add_relu", "backward", STAGE, 314_712_064),  # 6sE + E/4
         ("group_norm", "forward", GROUPED, None),
         ("group_norm", "forward", GROUPED | {"groups": 4}, 154_142_720),  # 3sE + 2sC + 8K
         ("group_norm", "backward", GROUPED, 256_919_552),  # 5sE + 4sC + 16K
@@ -401,12 +405,13 @@ def test_the_chain_of_add_rms_norm_moves_5_and_6_passes(
         ("batch_norm_inference_relu", "forward", 205_524_992),
         ("batch_norm_relu", "forward", 256_911_360),
         ("batch_norm_relu", "backward", 411_049_984),
+        ("batch_norm_add_relu", "forward", 411_052_032),  # and add 3sE
     ],
 )
 def test_the_chains_of_batch_norms_by_their_schedules(
     catalogue: Catalogue, name: str, direction: Any, bytes_: int
 ) -> None:
-    """4sE; 5sE and 8sE, where the fused ones move 2sE; 3sE and 5sE."""
+    """4sE; 5sE and 8sE; 8sE, where the fused ones move 2sE; 3sE and 5sE; 4sE."""
     fused = catalogue.operations[name]
     moved = chain.traffic(catalogue.operations, fused, "unfused", direction, STAGE, bfloat16)
     assert moved == bytes_
