@@ -141,10 +141,5 @@ def _slope(
     ends = [float(end) for end in x_scale.to_dict()["domain"]]
     rows = [{"x": end, "y": slope * end, "name": line.name} for end in ends]
     roof = alt.Chart(data(rows)).mark_line(color=INK, strokeDash=dash, strokeWidth=1.5, clip=True)
-    words = alt.Chart(data(rows[-1:])).mark_text(
-        align="right",
-        baseline="bottom" if line.dashed else "top",
-        dx=-4,
-        dy=-6 if line.dashed else 14,
-    )
+    words = alt.Chart(data(rows[-1:])).mark_text(align="left", baseline="middle", dx=5)
     return [roof.encode(x=x, y=y), words.encode(x=x, y=y, text="name:N")]

@@ -127,7 +127,13 @@ def _dressed(chart: Chart) -> Chart:
             labelOverlap="greedy",
             labelSeparation=6,
         ),
-        legend=alt.LegendConfig(labelColor=INK, labelFontSize=12, symbolType="circle"),
+        legend=alt.LegendConfig(
+            labelColor=INK,
+            labelFontSize=12,
+            symbolType="circle",
+            symbolBaseFillColor=MUTED,
+            symbolBaseStrokeColor=MUTED,
+        ),
         text=alt.MarkConfig(color=INK, fontSize=12),
         view=alt.ViewConfig(stroke=None),
     )

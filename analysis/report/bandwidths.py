@@ -21,7 +21,7 @@ from .told import DOUBTFUL, SHOWN, Told, best, counted, layers, plural
 MOST_BARS = 48
 """More are spread over several figures."""
 MOST_FIGURES = 12
-"""Of one kind: what is beyond stands in the tables alone."""
+"""Of bandwidths, and half as many of another kind: what is beyond stands in the tables alone."""
 
 
 def bar(row: Achieved, group: str, label: str) -> Bar:
@@ -127,7 +127,7 @@ def ladders(all_told: Sequence[Told]) -> Section:
         if not steps:
             continue
         parts += headed(all_told, told)
-        for number_, page in enumerate(islice(_packed(steps), MOST_FIGURES), 1):
+        for number_, page in enumerate(islice(_packed(steps), MOST_FIGURES // 2), 1):
             parts.append(_ladder_figure(page, f"{stem}ladders-{number_}"))
         parts.append(Folded(_ladder_table(steps)))
     return Section("Kernel ladders: the same kernel, step by step", parts)
@@ -185,7 +185,7 @@ def devices(all_told: Sequence[Told]) -> Section:
     pages = [keys[start : start + MOST_BARS // len(tops)]
              for start in range(0, len(keys), max(1, MOST_BARS // len(tops)))]  # fmt: skip
     parts: list[Part] = []
-    for page, some_keys in enumerate(pages[:MOST_FIGURES], 1):
+    for page, some_keys in enumerate(pages[: MOST_FIGURES // 2], 1):
         part = _of(page, len(pages))
         parts.append(_absolute(all_told, tops, some_keys, page, part))
         parts.append(_relative(all_told, tops, some_keys, page, part, peaks))

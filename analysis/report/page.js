@@ -66,7 +66,9 @@ function point(event) {
 
 document.addEventListener("pointerover", point);
 document.addEventListener("pointerdown", point);
-document.addEventListener("scroll", () => { tip.hidden = true; }, {passive: true});
+document.addEventListener("scroll", () => {
+  if (!document.querySelector(".drawing [aria-label]:hover")) tip.hidden = true;
+}, {passive: true});
 
 let folded = [];
 window.addEventListener("beforeprint", () => {

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 import jinja2
@@ -13,6 +14,7 @@ from markupsafe import Markup
 
 from ...results.checked import printable
 from ..figures.figure import WIDTH, Figure, page_svg, svg
+from ..tables import Table
 from .section import Section
 
 _HERE = Path(__file__).parent
@@ -47,8 +49,25 @@ def page(sections: Sequence[Section], drawn: Mapping[str, str]) -> str:
         sections=sections,
         kind=lambda part: type(part).__name__,
         figure=figure,
+        rows=_rows,
         few=_FEW_ROWS,
         script=Markup(script),
         style=Markup(style),
         script_hash=base64.b64encode(digest).decode(),
     )
+
+
+def _rows(table: Table) -> Markup:
+    """The body of a table: tens of thousands of rows are too many for a template."""
+    opening = ['<td class="n">' if name in table.right else "<td>" for name in table.columns]
+    verdicts = [name in ("verdict", "status") for name in table.columns]
+    lines = []
+    for row in table.rows:
+        cells = [escape(printable(cell)) for cell in row]
+        lines.append(
+            "".join(
+                f'<td class="v v-{cell}">{cell}</td>' if verdict else f"{tag}{cell}</td>"
+                for tag, verdict, cell in zip(opening, verdicts, cells, strict=True)
+            )
+        )
+    return Markup("\n".join(f"<tr>{line}</tr>" for line in lines))

@@ -174,7 +174,7 @@ def _roofline(rows: Sequence[Achieved], stem: str, forms: Sequence[str]) -> Figu
         min(s.y for s in spots) / 2,
         max([s.y for s in spots] + [(roof.slope or 0.0) * across[1] for roof in roofs]) * 1.3,
     )
-    top = max(spots, key=lambda spot: spot.x)
+    said = " to ".join(dict.fromkeys((number(min(intensities)), number(max(intensities)))))
     named = " and ".join(roof.name for roof in roofs) or "no roof is known"
     part = "" if ceiling is None else (
         f" The nearest to the measured roof reaches "
@@ -185,7 +185,7 @@ def _roofline(rows: Sequence[Achieved], stem: str, forms: Sequence[str]) -> Figu
         "Roofline",
         f"Billions of arithmetic operations a second over operations per byte, of "
         f"{plural(len(rows), 'case')} that state their arithmetic; roofs of memory: {named}.",
-        f"They compute {number(min(intensities))} to {number(top.x)} operations a byte.{part}",
+        f"They compute {said} operations a byte.{part}",
         lambda: curves(
             spots,
             Axis("operations per byte", "log", domain=across),

@@ -32,7 +32,7 @@ def versus(all_told: Sequence[Told]) -> Section:
         keys = list(chosen)
         pages = [keys[start : start + _MOST_ROWS] for start in range(0, len(keys), _MOST_ROWS)]
         parts += headed(all_told, told)
-        for page, some_keys in enumerate(pages[:MOST_FIGURES], 1):
+        for page, some_keys in enumerate(pages[: MOST_FIGURES // 2], 1):
             part = "" if len(pages) == 1 else f" ({page} of {len(pages)})"
             groups = [chosen[key] for key in some_keys]
             parts.append(_figure(groups, forms, f"{stem}head-to-head-{page}", part))

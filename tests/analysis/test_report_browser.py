@@ -17,7 +17,11 @@ from membound.tests.generated import MIB, device, environment, run
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+PATIENCE = 300_000
+"""Milliseconds: a busy machine is slow, and no failure."""
 OPTIONS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -36,7 +40,9 @@ def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
         # It makes a new profile for every launch and removes it afterwards.
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(OPTIONS))
+        started = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(OPTIONS), timeout=PATIENCE
+        )
         yield started
         started.close()
 
@@ -65,6 +71,7 @@ def opened(
     page = browser.new_page(
         viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
     )
+    page.set_default_timeout(PATIENCE)
     seen = Seen()
     page.on("console", lambda message: seen.said.append(message.text))
     page.on("pageerror", lambda error: seen.said.append(str(error)))
@@ -156,7 +163,7 @@ def test_a_mark_says_what_it_stands_for(browser: Browser, file: Path) -> None:
     mark = page.locator("#bandwidth-1 svg [aria-label*='silu/forward/cuda']").first
     mark.hover()
     tip = page.locator("#tip")
-    assert tip.is_visible()
+    tip.wait_for(state="visible")
     assert re.match(r"silu/forward/cuda/bfloat16/\S+: [\d,]+ GB/s", tip.inner_text())
     page.close()
 
