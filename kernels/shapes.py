@@ -190,13 +190,9 @@ NORMED_IMAGES = (
     edge(images=0, channels=3, height=4, width=4, kernel=2, stride=2),
 )
 
-# Rows whose bit masks are whole bytes.
-BYTES_OF_BITS = (
-    *LLM_ROWS,
-    edge(rows=3, columns=8),
-    edge(rows=5, columns=4104),
-    edge(rows=0, columns=4096),
-)
+# Rows with a mask beside them, and those whose bit masks are whole bytes.
+MASKED_ROWS = (*LLM_ROWS[:2], *RAGGED_ROWS, edge(rows=3, columns=5), edge(rows=0, columns=16))
+BYTES_OF_BITS = (*LLM_ROWS[:2], edge(rows=3, columns=8), edge(rows=5, columns=4104))
 
 # Pooled images, NHWC: channels that no vector width divides are what is ragged.
 POOLED_LAST_IMAGES = (

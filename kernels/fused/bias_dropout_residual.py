@@ -13,7 +13,7 @@ import torch
 from ..dtypes import FLOATS, DType
 from ..operation import Chain, Direction, Directions, Step, operation, tensors
 from ..philox import SCALE, kept
-from ..shapes import BYTES_OF_BITS, ROWS
+from ..shapes import BYTES_OF_BITS, MASKED_ROWS, ROWS
 from ..training.dropout import Form, bit_mask, byte_mask, no_mask, packed, state, unpacked
 
 Real = torch.Tensor
@@ -69,7 +69,7 @@ def bias_dropout_residual(rows: int, columns: int, dtype: DType) -> Directions:
     return _fused(rows, columns, dtype, no_mask)
 
 
-@operation(shapes=ROWS, dtypes=FLOATS, chain=_chain("dropout_byte_mask"))
+@operation(shapes=MASKED_ROWS, dtypes=FLOATS, chain=_chain("dropout_byte_mask"))
 def bias_dropout_residual_byte_mask(rows: int, columns: int, dtype: DType) -> Directions:
     """y = residual + dropout(x + bias), and its mask, a byte an element."""
     return _fused(rows, columns, dtype, byte_mask)

@@ -17,7 +17,7 @@ import torch
 from ..dtypes import FLOATS, DType, int64, uint8
 from ..operation import Direction, Directions, Tensor, operation, tensors
 from ..philox import SCALE, kept
-from ..shapes import BYTES_OF_BITS, ROWS
+from ..shapes import BYTES_OF_BITS, MASKED_ROWS, ROWS
 
 Real = torch.Tensor
 Masks = list[Tensor]
@@ -101,7 +101,7 @@ def dropout(rows: int, columns: int, dtype: DType) -> Directions:
     return _dropout(rows, columns, dtype, no_mask)
 
 
-@operation(shapes=ROWS, dtypes=FLOATS)
+@operation(shapes=MASKED_ROWS, dtypes=FLOATS)
 def dropout_byte_mask(rows: int, columns: int, dtype: DType) -> Directions:
     """y = dropout(x), p = 0.1, and its mask, a byte an element."""
     return _dropout(rows, columns, dtype, byte_mask)

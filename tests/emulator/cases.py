@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import prod
 
 import torch
 from membound.kernels.audit import cases as audit
@@ -80,7 +81,8 @@ def _flat(operation: Operation) -> bool:
     shapes = {tensor.shape for tensor in io.operands.values()}
     if operation.family == "quantization":  # unless it finds something for every row
         return not any(t.shape[0] == t.elements and t.batched_over == "rows" for t in io.writes)
-    return operation.family in {"copy", "activation", "training"} and len(shapes) == 1
+    one = {shape for shape in shapes if prod(shape) > 2}  # but for a seed and an offset
+    return operation.family in {"copy", "activation", "training"} and len(one) == 1
 
 
 def _reduced(shape: Shape, operation: Operation) -> dict[str, int]:
