@@ -89,7 +89,7 @@ EXEMPTIONS = (
     Exemption("dequantize_*", "forward", "load_width", "as many codes as 16 bytes of y"),
     Exemption("*compress_2_4", "forward", "store_width", "half of what 16 bytes of x hold is kept"),
     Exemption("amax", "forward", "store_width", "a tensor becomes one number"),
-    Exemption("adaptive_avg_pool2d", "forward", "store_width", "6 outputs a row"),
+    Exemption("adaptive_avg_pool2d", "forward", "store_width", "6 outputs a row", kind="layer"),
     Exemption("adaptive_avg_pool2d", "backward", "store_width", "elements, row by row"),
     *_each(
         "store_width",
@@ -267,7 +267,11 @@ EXEMPTIONS = (
     *_issue(
         *("adaptive_avg_pool2d", "backward"),
         "no remedy tried: every element works out its windows",
-        "float32",
+    ),
+    Exemption(
+        *("adaptive_avg_pool2d", "forward", "issue"),
+        "no remedy tried: every element works out its windows",
+        kind="layer",
     ),
     *_issue(
         "bias_relu_max_pool2d", "forward", "strips share what windows have in common", "float32"
@@ -354,7 +358,7 @@ EXEMPTIONS = (
         B200,
     ),
     *_issue(
-        "max_pool2d bias_relu_max_pool2d",
+        "max_pool2d",
         "forward",
         "strips share what windows have in common",
         "float32",
@@ -370,30 +374,6 @@ EXEMPTIONS = (
         "forward",
         "a register spilled in the strips of 32 bytes",
         "float16",
-        B200,
-    ),
-    *_each(
-        "local_memory",
-        "bias_relu_max_pool2d",
-        "backward",
-        "a register spilled in the strips of 32 bytes",
-        "bfloat16",
-        B200,
-    ),
-    *_each(
-        "local_memory",
-        "channel_bias_add",
-        "backward",
-        "a register spilled beside vectors of 32 bytes",
-        SIXTEEN_BITS,
-        B200,
-    ),
-    *_each(
-        "local_memory",
-        "global_avg_pool",
-        "forward",
-        "a register spilled beside vectors of 32 bytes",
-        SIXTEEN_BITS,
         B200,
     ),
 )
