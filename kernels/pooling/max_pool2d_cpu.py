@@ -20,7 +20,6 @@ from ..backends.cpu_images import (
     interleaved_low,
     lane,
     load_inside,
-    odds,
     outside_left,
 )
 from ..backends.cpu_lanes import (
@@ -30,10 +29,8 @@ from ..backends.cpu_lanes import (
     load,
     prefetch,
     source,
-    store,
     store_some,
     target,
-    to_line,
 )
 from ..backends.cpu_loops import AHEAD, share
 from ..backends.cpu_math import (
@@ -47,38 +44,10 @@ from ..backends.cpu_math import (
     where,
     zeros,
 )
+from ..backends.cpu_pool import BUFFER_ELEMENTS, ahead, leave, leave_some, of_windows
 from ..dtypes import float32, uint8
 from ..operation import Tensor, tensors
 from ..spec import Launch, Prepared, Spec, Tensors
-
-_BUFFER_ELEMENTS = 4096  # of dx or y put together before they leave: they stay in the L1 cache
-
-
-@inlined
-def _leave(buffer: Any, y: Any, start: int, done: int, ready: int) -> int:
-    """Move what makes whole lines of y out of the first `ready` elements of the buffer.
-
-    Element 0 of the buffer belongs to element `start` of y; `done` elements have left before.
-    Returns how many have now. A little at a time, so that memory takes it while others are made.
-    """
-    if done == 0:
-        head = to_line(y, start)
-        if ready < head:
-            return 0
-        _leave_some(buffer, y, start, 0, head)
-        done = head
-    while done + 2 * PAIR <= ready:  # whole lines, of bytes too: half a line costs as much
-        for j in (done, done + PAIR):
-            store(y, start + j, load(buffer, j), load(buffer, j + LANES))
-        done += 2 * PAIR
-    return done
-
-
-@inlined
-def _leave_some(buffer: Any, y: Any, start: int, j: int, count: int) -> None:
-    while count > 0:
-        store_some(y, start + j, load(buffer, j), count)
-        j, count = j + LANES, count - LANES
 
 
 @inlined
@@ -92,21 +61,6 @@ def _strided(x: Any, row: int, column: int, stride: int, width: int) -> Any:
             load_inside(x, row, column + LANES, width, True),
         )
     return gather_inside(x, row, column, stride, width, True)
-
-
-@inlined
-def _of_windows(buffer: Any, i: int, c: int, stride: int, room: int) -> Any:
-    """Column `c` of 16 windows, the first of which starts at element `i` of a buffer.
-
-    Two neighbours share their loads.
-    """
-    if stride == 1:
-        return load(buffer, i + c)
-    if stride == 2:
-        if c % 2 == 0:
-            return evens(load(buffer, i + c), load(buffer, i + c + LANES))
-        return odds(load(buffer, i + c - 1), load(buffer, i + c - 1 + LANES))
-    return gather_inside(buffer, 0, i + c, stride, room, True)
 
 
 @inlined
@@ -143,14 +97,14 @@ def _pool(tops: Any, rows: Any, i: int, kernel: int, stride: int, room: int) -> 
 
     Of columns with equal maxima the one wins whose row comes first, then whose column does.
     """
-    best = _of_windows(tops, i, 0, stride, room)
+    best = of_windows(tops, i, 0, stride, room)
     for c in range(1, kernel):
-        value = _of_windows(tops, i, c, stride, room)
+        value = of_windows(tops, i, c, stride, room)
         best = where(below(best, value), value, best)
     place = splat(kernel * kernel)
     for c in range(kernel):
-        lost = below(_of_windows(tops, i, c, stride, room), best)
-        here = where(lost, splat(kernel * kernel), _of_windows(rows, i, c, stride, room) + splat(c))
+        lost = below(of_windows(tops, i, c, stride, room), best)
+        here = where(lost, splat(kernel * kernel), of_windows(rows, i, c, stride, room) + splat(c))
         place = where(below(here, place), here, place)
     return best, place
 
@@ -178,13 +132,6 @@ def _pool_with_nan(
     return best, place
 
 
-@inlined
-def _ahead(x: Any, i: int, elements: int) -> None:
-    """Ask for what will be read `AHEAD` elements from now on."""
-    for k in range(0, elements, LANES):
-        prefetch(x, i + AHEAD + k)
-
-
 def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int) -> Function:
     """(x, y, offset, values, places, tops, rows, *extents): see `prepare`."""
 
@@ -210,7 +157,7 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
             image, done, placed = plane * height * width, 0, 0
             for row in range(begin, end):
                 top = row * stride - padding
-                _ahead(x, image + top * width, stride * width)
+                ahead(x, image + top * width, stride * width)
                 if top >= 0 and top + kernel <= height:
                     void = _columns(
                         x, image + top * width, width, 0, kernel, kernel, inner_tops, inner_rows
@@ -235,11 +182,11 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
                         store_some(values, into, highest, LANES)
                         store_some(places, into, where_, LANES)
                 ready = (row - begin + 1) * out_w
-                done = _leave(values, y, start, done, ready)
-                placed = _leave(places, offset, start, placed, ready)
+                done = leave(values, y, start, done, ready)
+                placed = leave(places, offset, start, placed, ready)
             count = (end - begin) * out_w
-            _leave_some(values, y, start, done, count - done)
-            _leave_some(places, offset, start, placed, count - placed)
+            leave_some(values, y, start, done, count - done)
+            leave_some(places, offset, start, placed, count - placed)
 
     return run
 
@@ -356,9 +303,9 @@ def _backward(dtype: str, streaming: bool, kernel: int, stride: int, padding: in
                             for k in range(LANES):
                                 column = (q + k) * stride + phase
                                 store_some(values, into + column, splat(lane(a, k)), 1)
-                done = _leave(values, dx, first_element, done, into + width)
+                done = leave(values, dx, first_element, done, into + width)
             count = (end - begin) * width
-            _leave_some(values, dx, first_element, done, count - done)
+            leave_some(values, dx, first_element, done, count - done)
 
     return run
 
@@ -370,7 +317,7 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     kernel = compiled(make(spec.dtype.name, spec.streaming, *settings))
     out_h, out_w = spec.io.operands["y" if direction == "forward" else "dy"].shape[2:]
     width = out_w if direction == "forward" else dims["width"]
-    rows = max(1, _BUFFER_ELEMENTS // max(width, 1))
+    rows = max(1, BUFFER_ELEMENTS // max(width, 1))
     room = rows * width + LANES * dims["stride"] + PAIR
     scratch = [Tensor("values", (threads, room), float32)]
     if direction == "forward":
