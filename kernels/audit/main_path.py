@@ -81,7 +81,7 @@ class Way:
             (*self.steps, *run),
             self.streams,
             self.wide_bytes + sum(map(self.streams.widest, run)),
-            self.calls + sum(one.name == "CALL" for one in run),
+            self.calls + sum(one.name == "CALL" and not _jumps(one) for one in run),
             self.count + len(run),
             hash((self.trace, accesses)) if accesses else self.trace,
         )
@@ -166,20 +166,25 @@ def _blocks(code: Machine) -> _Graph:
     for _, end in spans:
         last = code.instructions[end - 1]
         after = [] if _ends(last) or end == count else [number[end]]
-        if last.name in {"BRA", "JMP"} and last.target:
+        if _jumps(last) and last.target:
             place = code.labels.get(last.target, count)
             after += [number[place]] if place in number else []
         following.append(tuple(after))
     return _Graph(spans, following)
 
 
+def _jumps(one: Instruction) -> bool:
+    """Whether it may go to its label: on sm_80 the last branch of a loop can be a CALL of one."""
+    return one.target is not None and one.name in {"BRA", "JMP", "CALL"}
+
+
 def _leaves(one: Instruction) -> bool:
-    return one.name in {"BRA", "JMP", "BRX", "EXIT", "RET"}
+    return _jumps(one) or one.name in {"BRX", "EXIT", "RET"}
 
 
 def _ends(one: Instruction) -> bool:
     """Whether nothing follows it but its target."""
-    conditional = one.name in {"BRA", "JMP"} and not one.operands.startswith("`")
+    conditional = _jumps(one) and (one.name == "CALL" or not one.operands.startswith("`"))
     return _leaves(one) and not one.guard and not conditional
 
 

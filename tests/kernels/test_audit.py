@@ -82,6 +82,19 @@ def test_only_the_loop_that_moves_the_bytes_is_counted() -> None:
     assert cost([loop], 0, 0) == Cost(4 / 32, 1 / 32)
 
 
+def test_a_call_of_a_label_is_a_branch() -> None:
+    (loop,) = parts("""
+        .L_x_0:
+        LDG.E.128 R4, desc[UR4][R2.64]
+        FADD R4, R4, 1
+        @P0 CALL.REL.NOINC .L_x_1
+        BRA .L_x_0
+        .L_x_1:
+        EXIT
+    """)
+    assert [one.name for one in loop.instructions] == ["LDG", "FADD", "CALL", "BRA"]
+
+
 def test_a_tail_by_elements_is_left_out() -> None:
     (only,) = parts("""
         @P1 BRA .L_x_1
