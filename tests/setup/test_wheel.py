@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HOUSE = ("kernels", "bench", "results", "analysis")
-SHIPPED = (".py", ".cu", ".cuh", ".csv")
+SHIPPED = (".py", ".cu", ".cuh", ".csv", ".html", ".css", ".js")
 
 
 def package_files(root: Path) -> set[str]:
