@@ -73,6 +73,8 @@ EDGE_ROWS = (
     edge(rows=0, columns=4096),
 )
 ROWS = LLM_ROWS + RAGGED_ROWS + EDGE_ROWS
+# What a chain runs as one of its steps and nobody runs by itself.
+STEP_ROWS = (*LLM_ROWS[:1], *RAGGED_ROWS, edge(rows=3, columns=5), edge(rows=0, columns=4096))
 # The gradient of a normalized row of one element is nothing but the rounding of a cancellation.
 NORMALIZED_ROWS = tuple(shape for shape in ROWS if shape.dims["columns"] > 1)
 

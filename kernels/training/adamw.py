@@ -20,7 +20,7 @@ import torch
 
 from ..dtypes import DType, bfloat16, float32
 from ..operation import Chain, Direction, Directions, Step, Tensor, operation, tensors
-from ..shapes import ROWS
+from ..shapes import ROWS, STEP_ROWS
 
 Real = torch.Tensor
 
@@ -105,21 +105,21 @@ def adamw_master(rows: int, columns: int, dtype: DType) -> Directions:
     return Directions(Direction([p, g, m, v], [new_p, new_m, new_v, copy], forward))
 
 
-@operation(shapes=ROWS, dtypes=[float32, bfloat16], tier=3)
+@operation(shapes=STEP_ROWS, dtypes=[float32, bfloat16], tier=3)
 def adamw_decay(rows: int, columns: int, dtype: DType) -> Directions:
     """AdamW's decay of the parameter alone: y = p (1 - rate · weight_decay)."""
     p, y = tensors("p y", (rows, columns), dtype)
     return Directions(Direction([p], [y], decay))
 
 
-@operation(shapes=ROWS, dtypes=[float32, bfloat16], tier=3)
+@operation(shapes=STEP_ROWS, dtypes=[float32, bfloat16], tier=3)
 def adamw_first_moment(rows: int, columns: int, dtype: DType) -> Directions:
     """AdamW's first moment alone: y = beta1 · m + (1 - beta1) g."""
     g, m, y = tensors("g m y", (rows, columns), dtype)
     return Directions(Direction([g, m], [y], first_moment))
 
 
-@operation(shapes=ROWS, dtypes=[float32, bfloat16], tier=3)
+@operation(shapes=STEP_ROWS, dtypes=[float32, bfloat16], tier=3)
 def adamw_second_moment(rows: int, columns: int, dtype: DType) -> Directions:
     """AdamW's second moment alone: y = beta2 · v + (1 - beta2) g²."""
     g, y = tensors("g y", (rows, columns), dtype)
@@ -127,7 +127,7 @@ def adamw_second_moment(rows: int, columns: int, dtype: DType) -> Directions:
     return Directions(Direction([g, v], [y], second_moment))
 
 
-@operation(shapes=ROWS, dtypes=[float32, bfloat16], tier=3)
+@operation(shapes=STEP_ROWS, dtypes=[float32, bfloat16], tier=3)
 def adamw_step(rows: int, columns: int, dtype: DType) -> Directions:
     """AdamW's step alone, from moments that are there: y = p - rate · m / (sqrt(v) + eps)."""
     p, m, y = tensors("p m y", (rows, columns), dtype)

@@ -13,7 +13,7 @@ import torch
 
 from ..dtypes import DType, float32
 from ..operation import Chain, Direction, Directions, Step, operation, tensors
-from ..shapes import ROWS
+from ..shapes import ROWS, STEP_ROWS
 
 Real = torch.Tensor
 
@@ -40,7 +40,7 @@ def sgd(rows: int, columns: int, dtype: DType) -> Directions:
     return Directions(Direction([p, g], [y], step))
 
 
-@operation(shapes=ROWS, dtypes=[float32], tier=3)
+@operation(shapes=STEP_ROWS, dtypes=[float32], tier=3)
 def momentum(rows: int, columns: int, dtype: DType) -> Directions:
     """The momentum of SGD alone: y = momentum · b + g."""
     g, b, y = tensors("g b y", (rows, columns), dtype)
