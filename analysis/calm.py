@@ -40,7 +40,7 @@ def calm(base: pd.DataFrame, current: pd.DataFrame) -> Calm:
     notes: dict[str, list[str]] = {}
     kept = []
     for table, beside, name in zip((base, current), sides, ("baseline", "current"), strict=True):
-        slowed = beside["case"].map(usual) / beside["rate"]
+        slowed = beside["case"].map(usual).astype("float64") / beside["rate"]  # empty maps as text
         by_case = (slowed > BUSY).groupby(beside["case"])
         aside = (slowed > BUSY) & (2 * by_case.transform("sum") <= by_case.transform("size"))
         for case, some in slowed[aside].groupby(beside["case"][aside]):

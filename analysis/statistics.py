@@ -93,6 +93,7 @@ def centre(medians: Sequence[float], tick: float = 0.0) -> Centre:
     rounding = tick / middle / math.sqrt(12)
     half = math.sqrt((spread**2 + rounding**2) / len(medians))
     half *= quantile_t((1 + CONFIDENCE) / 2, len(medians) - 1)
+    half = min(half, 300.0)  # beyond every time there is; exp would overflow
     return Centre(middle, middle * math.exp(-half), middle * math.exp(half), spread)
 
 

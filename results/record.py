@@ -26,7 +26,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**60)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Magnitude = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
-Rate = Annotated[float, msgspec.Meta(gt=0, le=1e9)]  # GB/s
+Sample = Annotated[float, msgspec.Meta(ge=1e-12, le=1e6)]  # seconds; files keep nanoseconds
+Rate = Annotated[float, msgspec.Meta(ge=1e-3, le=1e9)]  # GB/s
 
 
 class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=False):
@@ -52,7 +53,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Fa
     unfused_bytes: Count | None = None  # what the chain of a fused operation moves
     flops: Count | None = None
     timer: Timer | None = None
-    seconds: list[Seconds] = []  # every sample, in order, rounded to the nanosecond
+    seconds: list[Sample] = []  # every sample, in order, rounded to the nanosecond
     sm_clock_mhz: list[Positive] = []
     throttled: bool | None = None
     timer_tick_seconds: Seconds | None = None  # smallest step of the timer, per timed launch

@@ -90,7 +90,9 @@ def read_gpu(probe: Probe, ordinal: int, host: HostMemory, rows: Sequence[SheetR
     return Gpu(
         ordinal=ordinal,
         device=device,
-        known=Known(name, memory, capability, integrated is True, mig, clock, bus),
+        known=Known(
+            name, memory, capability, _shares_memory(integrated, rows, name), mig, clock, bus
+        ),
         row=row,
         nvml=nvml,
         virtual=mode == _NVML_VGPU or bool(_VGPU_NAME.search(name or "")),
@@ -98,8 +100,18 @@ def read_gpu(probe: Probe, ordinal: int, host: HostMemory, rows: Sequence[SheetR
     )
 
 
+def _shares_memory(
+    integrated: bool | None, rows: Sequence[SheetRow], name: str | None
+) -> bool | None:
+    """The device's word, else that of the sheet; None where the sheet does not know the name."""
+    if integrated is not None:
+        return integrated
+    whole = named(rows, (name or "").split(" MIG ")[0])
+    return any(row.unified == "yes" for row in whole) if whole else None
+
+
 def _megahertz(kilohertz: int | None) -> int | None:
-    return None if kilohertz is None else kilohertz // 1000
+    return (kilohertz or 0) // 1000 or None
 
 
 def cpu_device(probe: Probe, host: Host, memory: HostMemory) -> Device:

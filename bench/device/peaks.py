@@ -8,15 +8,18 @@ nothing is certain there is no peak, only a reason.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...results.checked import printable
 from ...results.record import Peak
 from .sheet import GIB, SheetRow, find, named
 
 DIFFERENCE = 0.015
 """Candidates further apart than this are reported."""
+
+PLAUSIBLE_GBPS = (1.0, 100_000.0)
+"""Clock and bus width that make less or more than this are not those of a memory."""
 
 HOW_TO_GIVE = 'give it with --peak GBPS --peak-source "where the number is from"'
 
@@ -33,12 +36,15 @@ class BadPeak(ValueError):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a device's memory. `clock_khz` and `bus_bits` are the device's own words."""
+    """What is known of a device's memory. `clock_khz` and `bus_bits` are the device's own words.
+
+    integrated: None where neither the device nor the sheet says.
+    """
 
     name: str | None
     memory_bytes: int | None
     capability: str | None
-    integrated: bool
+    integrated: bool | None
     mig: str | None
     clock_khz: int | None
     bus_bits: int | None
@@ -67,9 +73,11 @@ def user_peak(gbps: float | None, source: str | None) -> Peak | None:
         if source is not None:
             raise BadPeak("--peak-source needs --peak GBPS beside it")
         return None
-    if not (math.isfinite(gbps) and gbps > 0):
-        raise BadPeak(f"--peak {gbps:g} is no bandwidth: give GB/s (1e9 bytes) above zero")
-    words = " ".join((source or "").split())
+    low, high = PLAUSIBLE_GBPS
+    if not low <= gbps <= high:
+        above = f"from {low:g} to {high:g}" if gbps > 0 else "above zero"
+        raise BadPeak(f"--peak {gbps:g} is no bandwidth: give GB/s (1e9 bytes) {above}")
+    words = printable(" ".join((source or "").split()))
     return Peak(gbps=gbps, source="user", provenance=words or "given without a source")
 
 
@@ -106,26 +114,30 @@ def _attributes(known: Known, rows: Sequence[SheetRow]) -> tuple[Peak | None, st
     """(candidate from clock and bus width, why it is not to be believed)."""
     if known.clock_khz is None or known.bus_bits is None:
         return None, None
-    peak = Peak(
-        gbps=round(attributes_gbps(known.clock_khz, known.bus_bits), 2),
-        source="attributes",
-        provenance=f"2 x {known.clock_khz / 1000:g} MHz x {known.bus_bits} bit / 8",
-    )
+    gbps = attributes_gbps(known.clock_khz, known.bus_bits)
+    provenance = f"2 x {known.clock_khz / 1000:g} MHz x {known.bus_bits} bit / 8"
+    if not PLAUSIBLE_GBPS[0] <= gbps <= PLAUSIBLE_GBPS[1]:
+        return None, f"{provenance} = {gbps:.3g} GB/s is no memory's bandwidth"
+    peak = Peak(gbps=round(gbps, 2), source="attributes", provenance=provenance)
     if known.integrated:
         return peak, "an integrated device's clock and bus width are not those of its memory"
-    if known.mig is not None and _describes_whole_card(known, rows):
-        return peak, "the clock and bus width describe the whole card, not this MIG slice"
+    if known.integrated is None:
+        return peak, "whether it shares the host's memory is unknown, so its clock may mean nothing"
+    if known.mig is not None:
+        return peak, _not_the_slice(known, rows)
     return peak, None
 
 
-def _describes_whole_card(known: Known, rows: Sequence[SheetRow]) -> bool:
-    whole = named(rows, (known.name or "").split(" MIG ")[0])
-    if not whole or whole[0].bus_width_bits is None:
-        return False
-    if known.memory_bytes is None or known.bus_bits is None:
-        return False
-    memory_share = known.memory_bytes / (whole[0].memory_gib[0] * GIB)
-    return known.bus_bits / whole[0].bus_width_bits > _SLICE_SLACK * memory_share
+def _not_the_slice(known: Known, rows: Sequence[SheetRow]) -> str | None:
+    """Why clock and bus width may not be a MIG slice's own; None where they are."""
+    name = (known.name or "").split(" MIG ")[0]
+    whole = next((row for row in named(rows, name) if row.bus_width_bits), None)
+    if whole is None or known.memory_bytes is None:
+        return "whether clock and bus width are the slice's or the whole card's cannot be told"
+    memory_share = known.memory_bytes / (whole.memory_gib[0] * GIB)
+    if (known.bus_bits or 0) / (whole.bus_width_bits or 1) > _SLICE_SLACK * memory_share:
+        return "the clock and bus width describe the whole card, not this MIG slice"
+    return None
 
 
 def _differences(peak: Peak | None, candidates: Sequence[Peak], distrust: str | None) -> list[str]:

@@ -11,10 +11,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from ...results.checked import printable
+
 _UNKNOWN_TEXTS = frozenset(
     ("", "n/a", "na", "not supported", "unknown error", "unknown", "err!", "none", "no data")
 )
 _SENTINELS = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))  # NVML_VALUE_NOT_AVAILABLE, 32 and 64 bit
+_LARGEST = 2**60  # what a record holds
+_LONGEST = 200  # characters; CUDA's names have at most 255 bytes
 
 
 _T = TypeVar("_T")
@@ -57,9 +61,9 @@ class Machine(Protocol):
 
 def one_line(error: BaseException) -> str:
     """An error as one short line: its message, or its kind where it has none."""
-    text = " ".join(str(error).split())
+    text = printable(" ".join(str(error).split()))
     if isinstance(error, OSError) and error.strerror:
-        text = error.strerror
+        text = printable(error.strerror)
     return text[:200] or type(error).__name__
 
 
@@ -120,8 +124,8 @@ class Probe:
 def _as_text(value: object) -> str:
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
     if not isinstance(text, str):
-        raise QueryError(f"answered {value!r}, not a text")
-    text = " ".join(text.replace("\0", " ").split())
+        raise QueryError(f"answered {repr(value)[:40]}, not a text")
+    text = printable(" ".join(text.replace("\0", " ").split()))[:_LONGEST].strip()
     if is_unknown_text(text):
         raise QueryError(f"answered {text!r}")
     return text
@@ -136,7 +140,9 @@ def _as_count(value: object, zero: bool) -> int:
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         value = int(value)
     if not isinstance(value, int):
-        raise QueryError(f"answered {value!r}, not a whole number")
+        raise QueryError(f"answered {repr(value)[:40]}, not a whole number")
     if value < 0 or value in _SENTINELS or (value == 0 and not zero):
         raise QueryError(f"answered {int(value)}")
+    if value > _LARGEST:
+        raise QueryError("answered a number too large to be true")
     return int(value)

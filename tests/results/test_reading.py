@@ -72,9 +72,12 @@ DAMAGED = {
     "minus Infinity": (put(b"seconds", b"[-Infinity]"), "1: seconds[0]: is -Infinity"),
     "lower-case nan": (put(b"seconds", b"[nan]"), "1: is not valid JSON"),
     "1e999": (put(b"seconds", b"[1e999]"), "1: seconds[0]: is 1e999; a finite number"),
-    "negative time": (put(b"seconds", b"[-0.001]"), "seconds[0]: is -0.001; should be float > 0"),
-    "zero time": (put(b"seconds", b"[0.0]"), "seconds[0]: is 0.0; should be float > 0"),
-    "underflow": (put(b"seconds", b"[1e-999]"), "seconds[0]: is 0.0; should be float > 0"),
+    "negative time": (
+        put(b"seconds", b"[-0.001]"),
+        "seconds[0]: is -0.001; should be float >= 1e-12",
+    ),
+    "zero time": (put(b"seconds", b"[0.0]"), "seconds[0]: is 0.0; should be float >= 1e-12"),
+    "underflow": (put(b"seconds", b"[1e-999]"), "seconds[0]: is 0.0; should be float >= 1e-12"),
     "null time": (put(b"seconds", b"[null]"), "seconds[0]: is null; should be float"),
     "endless time": (put(b"seconds", b"[1e7]"), "seconds[0]: is 10000000.0; should be float <="),
     "text for a number": (put(b"seconds", b'["0.001"]'), 'seconds[0]: is the text "0.001"'),
@@ -208,7 +211,7 @@ def test_a_damaged_environment_leaves_the_records(tmp_path: Path, data: bytes, s
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        (b'"gbps": 2000.0', b'"gbps": 0.0', "peak.gbps: is 0.0; should be float > 0"),
+        (b'"gbps": 2000.0', b'"gbps": 0.0', "peak.gbps: is 0.0; should be float >= 0.001"),
         (b'"gbps": 2000.0', b'"gbps": NaN', "peak.gbps: is NaN"),
         (b'"llc_bytes": 26214400', b'"llc_bytes": 0', "device.llc_bytes: is 0; should be int >= 1"),
         (b'"kind": "cuda"', b'"kind": "tpu"', "device.kind: is the text"),
