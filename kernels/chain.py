@@ -117,6 +117,8 @@ def traffic(
 def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepared:
     """Prepare every step in order. Raises CannotPrepare naming the step that cannot."""
     steps = spec.operation.chains[spec.variant]
+    if not steps.steps(spec.direction):
+        raise CannotPrepare(f"{spec.operation.name} names no {spec.direction} chain")
     parts = _parts(catalogue, unfused, spec, steps.steps(spec.direction))
     left = _left_by_forward(parts, spec) if spec.direction == "backward" else set()
     before = _parts(catalogue, unfused, spec, steps.forward) if left else []
@@ -125,7 +127,8 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
         for tensor in (*part.io.operands.values(), *part.prepared.scratch):
             name = part.names[tensor.name]
             if name not in spec.io.operands and name not in left:
-                scratch.setdefault(name, replace(tensor, name=name))
+                shape = _shape_of(part, tensor, {**spec.io.operands, **scratch})
+                scratch.setdefault(name, replace(tensor, name=name, shape=shape))
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         made = _run_forward(before, tensors, stream)
@@ -165,6 +168,16 @@ def _parts(
         names |= {tensor.name: f"{index}.{tensor.name}" for tensor in prepared.scratch}
         parts.append(_Part(prepared, io, names))
     return parts
+
+
+def _shape_of(part: _Part, tensor: Tensor, known: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Of what a step makes: that of as many elements which it reads, where it counts an image as
+    rows and columns."""
+    for read in part.io.reads:
+        given = known.get(part.names[read.name])
+        if tensor in part.io.outputs and read.shape == tensor.shape and given is not None:
+            return given.shape
+    return tensor.shape
 
 
 def _left_by_forward(parts: Sequence[_Part], spec: Spec) -> set[str]:

@@ -26,10 +26,13 @@ Tensors = tuple[torch.Tensor, ...]
 
 def packed(passes: Real) -> Real:
     """Bits of (images, channels, height, width), a whole number of bytes a plane."""
-    flat = passes.flatten(2)
-    whole = torch.nn.functional.pad(flat, (0, -flat.shape[2] % 8)).unflatten(2, (-1, 8))
+    images, channels, height, width = passes.shape
+    row_bytes = -(-height * width // 8)
+    padding = (0, row_bytes * 8 - height * width)
+    whole = torch.nn.functional.pad(passes.flatten(2), padding)
     weights = 2 ** torch.arange(8, device=passes.device)
-    return (whole * weights).sum(-1).to(torch.uint8)
+    bits = whole.reshape(images, channels, row_bytes, 8) * weights
+    return bits.sum(-1).to(torch.uint8)
 
 
 def unpacked(mask: Real, shape: Sequence[int]) -> Real:

@@ -44,7 +44,7 @@ def implementations() -> Iterator[tuple[Implementation, DirectionName]]:
     for operation in catalogue.operations.values():
         for form in catalogue.implementations(operation, ["torch"]):
             yield form, "forward"
-            if operation.has("backward"):
+            if not form.refuses("backward", "float32"):
                 yield form, "backward"
 
 
