@@ -164,8 +164,52 @@ EXEMPTIONS = (
         SIXTEEN_BITS,
         B200,
     ),
+    *_in_flight(
+        "rms_norm_quantize_e4m3 rms_norm_quantize_nvfp4",
+        "forward",
+        "the next row alone is on its way, in the registers there are",
+        arch=B200,
+    ),
+    *_in_flight(
+        "quantize_mxfp4_floor",
+        "forward",
+        "the compiler sinks loads to where codes are made",
+        "bfloat16",
+        B200,
+    ),
     # More per byte than an H200 or a B200 issues at copy speed: 60 % is 4.2 and 2.9 instructions,
     # 0.52 and 0.37 special functions.
+    *_issue(
+        "quantize_mxfp4_floor quantize_mxfp4_up quantize_nvfp4 swiglu_quantize_nvfp4",
+        "forward",
+        "half-byte codes by one addition: 8 to 10 instructions per byte; by comparing, 10 to 12",
+    ),
+    *_issue(
+        "rms_norm_quantize_nvfp4 add_rms_norm_quantize_nvfp4",
+        "forward",
+        "half-byte codes, as in quantize_nvfp4",
+    ),
+    *_issue(
+        "rms_norm_quantize_e4m3",
+        "forward",
+        "the arithmetic of rms_norm for three quarters of its bytes; codes are made in pairs",
+    ),
+    *_issue(
+        "quantize_e4m3_rows quantize_int8_rows",
+        "forward",
+        "magnitudes compared as floats: 4.6 instructions per byte; as bits, 5.1 and 6.9",
+    ),
+    *_issue(
+        "compress_2_4 prune_compress_2_4",
+        "forward",
+        "places sorted with magnitudes: 4.6 instructions per byte; comparisons, 8.8",
+    ),
+    *_issue(
+        "swiglu_quantize_e4m3",
+        "forward",
+        "the arithmetic of swiglu for five sixths of its bytes; codes are made in pairs",
+        arch=B200,
+    ),
     *_issue(
         "gelu bias_gelu",
         "forward",

@@ -23,6 +23,17 @@ __device__ inline float half_of(unsigned int bits) {
 constexpr unsigned int kMagnitude = 0x7fffffffu;
 constexpr unsigned int kInfinity = 0x7f800000u;
 
+// Bits of the larger of a magnitude and |x|; NaN, if either is, is larger than infinity.
+__device__ inline unsigned int larger_magnitude(unsigned int bits, float x) {
+#if !defined(MEMBOUND_EMULATOR) && __CUDA_ARCH__ >= 800
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(float_of(bits)), "f"(fabsf(x)));
+  return bits_of(larger);
+#else
+  return max(bits, bits_of(x) & kMagnitude);
+#endif
+}
+
 // Magnitude bits of a small float: kMantissa bits behind the point, exponents biased by kBias.
 // Below the smallest normal number the sum with a large one rounds where the last bit is.
 template <int kMantissa, int kBias>
@@ -101,22 +112,39 @@ struct E5m2 : SmallFloat<2, 15, 0x47600000u, 0x7fu, 8> {
 };
 
 struct E2m1 : SmallFloat<1, 1, 0x40c00000u, 0x7u, 4> {
+  // Added to 2^22 times its power of two (to 2^22 below 2), a magnitude is rounded where its last
+  // bit is; the codes of every power of two follow those of the one below.
+  static __device__ unsigned int encode_one(float x) {
+    const float magnitude = fabsf(x) < 6.0f ? fabsf(x) : 6.0f;  // NaN too
+    const unsigned int power = max(bits_of(magnitude), 0x3f800000u) & kInfinity;
+    const unsigned int shifter = power + (22u << 23);
+    const unsigned int sum = bits_of(magnitude + float_of(shifter));
+    unsigned int sign = bits_of(x) >> 28 & 8u;
+#ifdef MEMBOUND_EMULATOR
+    if (x != x) sign = 0;  // where a GPU computes NaN, its sign bit is not set
+#endif
+    return sum - shifter + (power >> 22) - 254u + sign;
+  }
   static __device__ unsigned int encode(float first, float second) {
-    return encode_in_software(first, second);
+    return encode_one(first) | encode_one(second) << 4;
   }
   // The same bits as a half are 2^-14 of the number.
-  static __device__ float decode(unsigned int code) {
-    return half_of((code & 0x8u) << 12 | (code & 0x7u) << 9) * 16384.0f;
-  }
+  static constexpr float kUnit = 16384.0f;
 };
 
 struct Int8 {
   static constexpr int kBits = 8;
 
   static __device__ unsigned int encode_one(float x) {
+#ifdef MEMBOUND_EMULATOR
     if ((bits_of(x) & kMagnitude) > kInfinity) return 0;
     const float held = fminf(fmaxf(x, -128.0f), 127.0f);
     return static_cast<unsigned int>(__float2int_rn(held)) & 0xffu;
+#else
+    int code;
+    asm("cvt.rni.sat.s8.f32 %0, %1;" : "=r"(code) : "f"(x));
+    return static_cast<unsigned int>(code) & 0xffu;
+#endif
   }
   static __device__ unsigned int encode(float first, float second) {
     return encode_one(first) | encode_one(second) << 8;
@@ -147,13 +175,39 @@ __device__ Vector<unsigned char, bytes_of_codes<Format, kWidth>()> encode(
   return codes;
 }
 
+// Numbers of codes, in units that a scale is multiplied by (`unit_of`).
 template <class Format, int kWidth>
 __device__ void decode(const Vector<unsigned char, bytes_of_codes<Format, kWidth>()>& codes,
                        float (&values)[kWidth]) {
+  if constexpr (Format::kBits == 8) {
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    const unsigned int byte = codes[i * Format::kBits / 8];
-    const unsigned int code = Format::kBits == 8 || i % 2 == 0 ? byte : byte >> 4;
-    values[i] = Format::decode(code);
+    for (int i = 0; i < kWidth; ++i) values[i] = Format::decode(codes[i]);
+  } else if constexpr (kWidth % 8 == 0) {
+    // Codes i and i + 4 of eight are the upper bits of two halves side by side.
+#pragma unroll
+    for (int first = 0; first < kWidth; first += 8) {
+      const unsigned int word = codes[first / 2] | codes[first / 2 + 1] << 8 |
+                                codes[first / 2 + 2] << 16 |
+                                static_cast<unsigned int>(codes[first / 2 + 3]) << 24;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const unsigned int magnitudes = (i < 3 ? word << (9 - 4 * i) : word >> 3) & 0x0e000e00u;
+        const unsigned int signs = word << (12 - 4 * i) & 0x80008000u;
+        values[first + i] = half_of(magnitudes | signs);
+        values[first + i + 4] = half_of((magnitudes | signs) >> 16);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const unsigned int code = codes[i / 2] >> i % 2 * 4;
+      values[i] = half_of((code & 0x8u) << 12 | (code & 0x7u) << 9);
+    }
   }
+}
+
+template <class Format>
+__device__ constexpr float unit_of() {
+  if constexpr (Format::kBits == 4) return Format::kUnit;
+  else return 1.0f;
 }

@@ -17,6 +17,22 @@ __device__ inline long long first_of_tile(int tile) {
   return static_cast<long long>(blockIdx.x) * tile;
 }
 
+// What a block takes of a run: everything from `start` on, up to a tile.
+struct Tile {
+  long long start;
+  int length;
+  bool vectors;  // where every operand is aligned for them
+  bool whole;    // and the tile is full
+
+  __device__ Tile(long long n, int elements, bool vectors)
+      : Tile(first_of_tile(elements), n, elements, vectors) {}
+  __device__ Tile(long long start, long long n, int elements, bool vectors)
+      : start(start),
+        length(n - start < elements ? static_cast<int>(n - start) : elements),
+        vectors(vectors),
+        whole(vectors && n - start >= elements) {}
+};
+
 template <typename T, int kWidth, int kLoads>
 struct Run {
   Vector<T, kWidth> at[kLoads];
@@ -70,11 +86,12 @@ struct GivenScale {
   }
 };
 
+// Bits of the largest magnitude: NaN if any is.
 template <int kWidth>
 __device__ unsigned int largest_magnitude(const float (&values)[kWidth]) {
   unsigned int largest = 0;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) largest = max(largest, bits_of(values[i]) & kMagnitude);
+  for (int i = 0; i < kWidth; ++i) largest = larger_magnitude(largest, values[i]);
   return largest;
 }
 
@@ -165,20 +182,19 @@ __device__ void encode_tile(unsigned char* q, const Scales& scales, long long n,
                             const Others*... others) {
   constexpr int kWidth = elements_in<T, kBytes>();
   const int stride = blockDim.x * kWidth, tile = stride * kLoads, first = threadIdx.x * kWidth;
-  const long long start = first_of_tile(tile);
-  const int length = n - start < tile ? static_cast<int>(n - start) : tile;
   const bool vectors = aligned<bytes_of_codes<Format, kWidth>()>(q) && aligned<kBytes>(x) &&
                        (... && aligned<kBytes>(others));
-  if (vectors && length == tile) {
+  const Tile own(n, tile, vectors);
+  if (own.whole) {
     encode_run<Format, Arithmetic, kWidth, kLoads, kStores, true>(
-        q, scales, start, first, stride, length, vectors,
-        load_run<kWidth, kLoads, true>(x + start, first, stride, length, vectors),
-        load_run<kWidth, kLoads, true>(others + start, first, stride, length, vectors)...);
+        q, scales, own.start, first, stride, tile, vectors,
+        load_run<kWidth, kLoads, true>(x + own.start, first, stride, tile, vectors),
+        load_run<kWidth, kLoads, true>(others + own.start, first, stride, tile, vectors)...);
   } else {
     encode_run<Format, Arithmetic, kWidth, kLoads, kStores, false>(
-        q, scales, start, first, stride, length, vectors,
-        load_run<kWidth, kLoads, false>(x + start, first, stride, length, vectors),
-        load_run<kWidth, kLoads, false>(others + start, first, stride, length, vectors)...);
+        q, scales, own.start, first, stride, own.length, vectors,
+        load_run<kWidth, kLoads, false>(x + own.start, first, stride, own.length, vectors),
+        load_run<kWidth, kLoads, false>(others + own.start, first, stride, own.length, vectors)...);
   }
 }
 

@@ -59,7 +59,7 @@ struct QuantizeRows {
     for (int k = 0; k < kVectors; ++k) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        state.magnitude = max(state.magnitude, bits_of(values[k][i]) & kMagnitude);
+        state.magnitude = larger_magnitude(state.magnitude, values[k][i]);
       }
     }
   }

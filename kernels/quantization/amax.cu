@@ -7,24 +7,31 @@
 #include "quantize.cuh"
 #include "reduce.cuh"
 
+template <int kWidth, int kLoads, bool kWhole, typename T>
+__device__ unsigned int largest_of_tile(const T* x, int length, bool vectors,
+                                        unsigned int largest) {
+  const auto run = load_run<kWidth, kLoads, kWhole>(x, threadIdx.x * kWidth, blockDim.x * kWidth,
+                                                    length, vectors);
+#pragma unroll
+  for (int k = 0; k < kLoads; ++k) {
+#pragma unroll
+    for (int e = 0; e < kWidth; ++e) largest = larger_magnitude(largest, to_float(run.at[k][e]));
+  }
+  return largest;
+}
+
 template <int kBytes, int kLoads, int kThreads, typename T>
 __global__ void __launch_bounds__(kThreads)
     amax_of_blocks(float* partials, long long n, const T* x) {
-  constexpr int kWidth = elements_in<T, kBytes>();
-  constexpr int kStride = kThreads * kWidth, kTile = kStride * kLoads;
+  constexpr int kWidth = elements_in<T, kBytes>(), kTile = kThreads * kWidth * kLoads;
   const bool vectors = aligned<kBytes>(x);
   unsigned int largest = 0;
   for (long long start = first_of_tile(kTile); start < n;
        start += static_cast<long long>(gridDim.x) * kTile) {
-    const int length = n - start < kTile ? static_cast<int>(n - start) : kTile;
-    const auto run = load_run<kWidth, kLoads, false>(x + start, threadIdx.x * kWidth, kStride,
-                                                     length, vectors);
-#pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      float values[kWidth];
-      to_floats(run.at[k], values);
-      largest = max(largest, largest_magnitude(values));
-    }
+    const Tile own(start, n, kTile, vectors);
+    largest = own.whole
+                  ? largest_of_tile<kWidth, kLoads, true>(x + start, kTile, vectors, largest)
+                  : largest_of_tile<kWidth, kLoads, false>(x + start, own.length, vectors, largest);
   }
   const float joined = reduce_threads<Maximum, kThreads>(float_of(largest));
   if (threadIdx.x == 0) store<Reuse::kSoon>(partials + blockIdx.x, Vector<float, 1>{{joined}});

@@ -4,7 +4,7 @@
 // 2. A thread makes whole accesses of y, from half or a quarter of one of codes; codes and scales of
 //    all its vectors are asked for before the first is used.
 // 3. A row's scale: which row a vector is in takes one division of 64 bits a block, and one of 32 a
-//    vector. Rows that vectors do not fill are divided element by element.
+//    vector. Where vectors do not fill the rows (kEven false), every element is asked.
 #include "quantize.cuh"
 
 struct OneScale {
@@ -18,6 +18,7 @@ struct OneScale {
   }
 };
 
+template <bool kEven>
 struct ScalesOfRows {
   const float* scales;  // from the row on where the tile begins
   unsigned int columns, begin;
@@ -34,7 +35,7 @@ struct ScalesOfRows {
   __device__ void apply(float (&values)[kWidth], float fetched, int i, int length) const {
 #pragma unroll
     for (int e = 0; e < kWidth; ++e) {
-      if (e > 0 && columns % kWidth != 0 && i + e < length) fetched = fetch(i + e);
+      if (!kEven && e > 0 && i + e < length) fetched = fetch(i + e);
       values[e] *= fetched;
     }
   }
@@ -76,7 +77,7 @@ __device__ void decode_run(T* y, const unsigned char* q, const Scales& scales, i
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {
     const int i = first + k * stride;
-    fetched[k] = kWhole || i < length ? scales.fetch(i) : 0.0f;
+    fetched[k] = kWhole || i < length ? scales.fetch(i) * unit_of<Format>() : 0.0f;
   }
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {
@@ -91,15 +92,15 @@ template <class Format, int kBytes, int kLoads, Reuse kStores, typename T, class
 __device__ void decode_tile(T* y, const unsigned char* q, long long n, const ScalesOf& scales_of) {
   constexpr int kWidth = elements_in<T, kBytes>();
   const int tile = blockDim.x * kWidth * kLoads;
-  const long long start = first_of_tile(tile);
-  const int length = n - start < tile ? static_cast<int>(n - start) : tile;
   const bool vectors = aligned<kBytes>(y) && aligned<bytes_of_codes<Format, kWidth>()>(q);
-  const auto scales = scales_of(start);
-  const unsigned char* const codes = q + start * Format::kBits / 8;
-  if (vectors && length == tile) {
-    decode_run<Format, kWidth, kLoads, kStores, true>(y + start, codes, scales, length, vectors);
+  const Tile own(n, tile, vectors);
+  const auto scales = scales_of(own.start);
+  const unsigned char* const codes = q + own.start * Format::kBits / 8;
+  if (own.whole) {
+    decode_run<Format, kWidth, kLoads, kStores, true>(y + own.start, codes, scales, tile, true);
   } else {
-    decode_run<Format, kWidth, kLoads, kStores, false>(y + start, codes, scales, length, vectors);
+    decode_run<Format, kWidth, kLoads, kStores, false>(y + own.start, codes, scales, own.length,
+                                                       vectors);
   }
 }
 
@@ -111,11 +112,11 @@ __global__ void dequantize_by_tensor(T* y, const unsigned char* q, const float* 
   decode_tile<Format, kBytes, kLoads, kStores>(y, q, n, [&](long long) { return one; });
 }
 
-template <class Format, int kBytes, int kLoads, Reuse kStores, typename T>
+template <class Format, bool kEven, int kBytes, int kLoads, Reuse kStores, typename T>
 __global__ void dequantize_by_row(T* y, const unsigned char* q, const float* scales, long long n,
                                   long long columns) {
   decode_tile<Format, kBytes, kLoads, kStores>(
-      y, q, n, [&](long long start) { return ScalesOfRows::of(scales, columns, start); });
+      y, q, n, [&](long long start) { return ScalesOfRows<kEven>::of(scales, columns, start); });
 }
 
 template <class Format, int kBytes, int kLoads, Reuse kStores, typename T>

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy
 
+from ..backends.cuda import vector_bytes
 from ..backends.cuda_quantize import prepare_run
 from ..spec import Prepared, Spec
 
@@ -23,7 +24,10 @@ _KERNELS = {
 
 def prepare(direction: str, spec: Spec) -> Prepared:
     kernel, code = _KERNELS[spec.operation.name]
-    by_row = kernel == "dequantize_by_row"
-    numbers = [numpy.int64(spec.dims["columns"])] if by_row else []
     before = ["y", *(tensor.name for tensor in spec.io.reads)]
-    return prepare_run(spec, _SOURCE, kernel, [code], before, numbers=numbers)
+    if kernel != "dequantize_by_row":
+        return prepare_run(spec, _SOURCE, kernel, [code], before)
+    columns = spec.dims["columns"]
+    even = columns * spec.dtype.bits % (vector_bytes(spec.target) * 8) == 0
+    options, numbers = [code, str(even).lower()], [numpy.int64(columns)]
+    return prepare_run(spec, _SOURCE, kernel, options, before, numbers=numbers)

@@ -1,66 +1,53 @@
-// 2:4 sparsity. A group of four lies in one vector, so that a thread decides by itself; of two
-// magnitudes that are compared one loses, and an element that lost less than twice is kept. The
-// fused kernel is the one that compresses: what is pruned already keeps its places.
+// 2:4 sparsity. A group of four lies in one vector, so that a thread decides by itself: magnitudes
+// as bits, with their places in the lowest two, sort in eight minima and maxima. The fused kernel is
+// the one that compresses: what is pruned already keeps its places.
 #include "quantize.cuh"
 
-// NaN are alike.
-template <typename T>
-__device__ unsigned int magnitude_of(T x) {
-  return min(bits_of(to_float(x)) & kMagnitude, kInfinity + 1);
-}
+// Places of the two that are kept of a group, in order.
+struct Kept {
+  unsigned int low, high;
+};
 
-// Which of the four elements from `first` on are kept: a bit each, two of them set.
+// A float32 of 16 bits has zeros where places go; the first place is the largest of equals.
 template <typename T, int kWidth>
-__device__ unsigned int kept_of_four(const Vector<T, kWidth>& x, int first) {
-  int lost[4] = {0, 0, 0, 0};
+__device__ Kept kept_of_four(const Vector<T, kWidth>& x, int first) {
+  unsigned int key[4];
 #pragma unroll
-  for (int a = 0; a < 4; ++a) {
-#pragma unroll
-    for (int b = a + 1; b < 4; ++b) {
-      const bool first_wins = magnitude_of(x[first + a]) >= magnitude_of(x[first + b]);
-      lost[a] += !first_wins;
-      lost[b] += first_wins;
-    }
+  for (unsigned int i = 0; i < 4; ++i) {
+    key[i] = (bits_of(to_float(x[first + i])) & kMagnitude) | (3 - i);
   }
-  unsigned int kept = 0;
-#pragma unroll
-  for (int a = 0; a < 4; ++a) kept |= static_cast<unsigned int>(lost[a] < 2) << a;
-  return kept;
+  const unsigned int winner = max(key[0], key[1]), other = max(key[2], key[3]);
+  const unsigned int losers = max(min(key[0], key[1]), min(key[2], key[3]));
+  const unsigned int largest = max(winner, other) & 3;
+  const unsigned int second = max(min(winner, other), losers) & 3;
+  return {3 - max(largest, second), 3 - min(largest, second)};
 }
 
-template <int kBytes, int kLoads, Reuse kStores, typename T>
-__global__ void prune(T* y, long long n, const T* x) {
-  constexpr int kWidth = elements_in<T, kBytes>();
-  const int stride = blockDim.x * kWidth, tile = stride * kLoads, first = threadIdx.x * kWidth;
-  const long long start = first_of_tile(tile);
-  const int length = n - start < tile ? static_cast<int>(n - start) : tile;
-  const bool vectors = aligned<kBytes>(x) && aligned<kBytes>(y);
-  auto run = load_run<kWidth, kLoads, false>(x + start, first, stride, length, vectors);
+template <int kWidth, int kLoads, Reuse kStores, bool kWhole, typename T>
+__device__ void prune_run(T* y, const T* x, int length, bool vectors) {
+  const int stride = blockDim.x * kWidth, first = threadIdx.x * kWidth;
+  auto run = load_run<kWidth, kLoads, kWhole>(x, first, stride, length, vectors);
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {
     auto& vector = run.at[k];
 #pragma unroll
     for (int group = 0; group < kWidth; group += 4) {
-      const unsigned int kept = kept_of_four(vector, group);
+      const Kept kept = kept_of_four(vector, group);
 #pragma unroll
-      for (int a = 0; a < 4; ++a) {
-        if (!(kept >> a & 1)) vector[group + a] = from_float<T>(0.0f);
+      for (unsigned int i = 0; i < 4; ++i) {
+        if (kept.low != i && kept.high != i) vector[group + i] = from_float<T>(0.0f);
       }
     }
-    store_run<kStores, false>(y + start, first + k * stride, length, vectors, vector);
+    store_run<kStores, kWhole>(y, first + k * stride, length, vectors, vector);
   }
 }
 
-template <int kBytes, int kLoads, Reuse kStores, typename T>
-__global__ void compress(T* values, unsigned char* places, long long n, const T* x) {
-  constexpr int kWidth = elements_in<T, kBytes>();
+template <int kWidth, int kLoads, Reuse kStores, bool kWhole, typename T>
+__device__ void compress_run(T* values, unsigned char* places, const T* x, int length,
+                             bool vectors) {
   static_assert(kWidth % 8 == 0, "a vector has whole bytes of places");
-  const int stride = blockDim.x * kWidth, tile = stride * kLoads, first = threadIdx.x * kWidth;
-  const long long start = first_of_tile(tile);
-  const int length = n - start < tile ? static_cast<int>(n - start) : tile;
-  const bool vectors =
-      aligned<kBytes>(x) && aligned<kBytes / 2>(values) && aligned<kWidth / 8>(places);
-  const auto run = load_run<kWidth, kLoads, false>(x + start, first, stride, length, vectors);
+  const int stride = blockDim.x * kWidth, first = threadIdx.x * kWidth;
+  const auto run = load_run<kWidth, kLoads, kWhole>(x, first, stride, length, vectors);
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {
     const auto& vector = run.at[k];
@@ -68,19 +55,41 @@ __global__ void compress(T* values, unsigned char* places, long long n, const T*
     Vector<unsigned char, kWidth / 8> bytes{};
 #pragma unroll
     for (int group = 0; group < kWidth; group += 4) {
-      const unsigned int kept = kept_of_four(vector, group);
-      const int low = kept & 1 ? 0 : kept & 2 ? 1 : 2;
-      const int high = kept & 8 ? 3 : kept & 4 ? 2 : 1;
-      packed[group / 2] = kept & 1   ? vector[group]
-                          : kept & 2 ? vector[group + 1]
-                                     : vector[group + 2];
-      packed[group / 2 + 1] = kept & 8   ? vector[group + 3]
-                              : kept & 4 ? vector[group + 2]
-                                         : vector[group + 1];
-      bytes[group / 8] |= (low | high << 2) << group % 8;
+      const T* const four = &vector[group];
+      const Kept kept = kept_of_four(vector, group);
+      packed[group / 2] = kept.low == 0 ? four[0] : kept.low == 1 ? four[1] : four[2];
+      packed[group / 2 + 1] = kept.high == 3 ? four[3] : kept.high == 2 ? four[2] : four[1];
+      bytes[group / 8] |= (kept.low | kept.high << 2) << group % 8;
     }
     const int i = first + k * stride;
-    store_run<kStores, false>(values + start / 2, i / 2, length / 2, vectors, packed);
-    store_run<kStores, false>(places + start / 8, i / 8, length / 8, vectors, bytes);
+    store_run<kStores, kWhole>(values, i / 2, length / 2, vectors, packed);
+    store_run<kStores, kWhole>(places, i / 8, length / 8, vectors, bytes);
+  }
+}
+
+template <int kBytes, int kLoads, Reuse kStores, typename T>
+__global__ void prune(T* y, long long n, const T* x) {
+  constexpr int kWidth = elements_in<T, kBytes>();
+  const bool vectors = aligned<kBytes>(x) && aligned<kBytes>(y);
+  const Tile own(n, blockDim.x * kWidth * kLoads, vectors);
+  if (own.whole) {
+    prune_run<kWidth, kLoads, kStores, true>(y + own.start, x + own.start, own.length, vectors);
+  } else {
+    prune_run<kWidth, kLoads, kStores, false>(y + own.start, x + own.start, own.length, vectors);
+  }
+}
+
+template <int kBytes, int kLoads, Reuse kStores, typename T>
+__global__ void compress(T* values, unsigned char* places, long long n, const T* x) {
+  constexpr int kWidth = elements_in<T, kBytes>();
+  const bool vectors =
+      aligned<kBytes>(x) && aligned<kBytes / 2>(values) && aligned<kWidth / 8>(places);
+  const Tile own(n, blockDim.x * kWidth * kLoads, vectors);
+  if (own.whole) {
+    compress_run<kWidth, kLoads, kStores, true>(values + own.start / 2, places + own.start / 8,
+                                                x + own.start, own.length, vectors);
+  } else {
+    compress_run<kWidth, kLoads, kStores, false>(values + own.start / 2, places + own.start / 8,
+                                                 x + own.start, own.length, vectors);
   }
 }

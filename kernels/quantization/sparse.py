@@ -1,9 +1,10 @@
 """2:4 sparsity of 16-bit rows: of every four neighbours the two largest in magnitude are kept.
 
-Of equal magnitudes the first is kept; NaN is larger than any. Compressed, a row is the kept values
-in order, and four bits for every four elements: their places, two bits each, the first in the low
-half; two such nibbles a byte, the first in the low half. Rows have whole bytes of them: columns
-divisible by 8. What is compressed may be pruned already: zeros then make room by the same rule.
+Of equal magnitudes the first is kept; NaN is larger than any number. Compressed, a row is the kept
+values in order, and four bits for every four elements: their places, two bits each, the first in
+the low half; two such nibbles a byte, the first in the low half. Rows have whole bytes of them:
+columns divisible by 8. What is compressed may be pruned already: zeros then make room by the same
+rule.
 """
 
 from __future__ import annotations
