@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -52,7 +53,7 @@ class Case:
     dram_sized: bool | None
     peak_gb_per_s: float | None
 
-    @property
+    @cached_property
     def time(self) -> Centre | None:
         """The case's time with its interval over processes; None where there is none."""
         if not self.medians:

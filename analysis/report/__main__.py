@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if given.output:
             given.output.write_text(made.text, encoding="utf-8")
+            print(*made.problems, sep="\n", end="\n" if made.problems else "", file=sys.stderr)
     except (StoreError, OSError) as error:
         return refuse(error)
     if not given.output:

@@ -11,7 +11,7 @@ from ...results.checked import printable
 from ...results.reading import read_run
 from ...results.store import store_error
 from ..loading import read
-from ..script import DAMAGED, rendered
+from ..script import DAMAGED, complaints, rendered
 from ..tables import Table, bandwidth_tables, fusion_tables
 from .answer import answer
 from .head import failures, head, judged, warnings
@@ -21,10 +21,11 @@ from .told import Told, tell
 
 @dataclass(frozen=True)
 class Report:
-    """exit_code: 1 where a file of a run is damaged, else 0."""
+    """exit_code: 1 where a file of a run is damaged, else 0. problems: what is, a line each."""
 
     text: str
     exit_code: int
+    problems: tuple[str, ...] = ()
 
 
 def report(
@@ -43,9 +44,10 @@ def report(
     """
     runs = read(paths)
     told = tell(runs)
-    damaged = DAMAGED if any(run.problems for run in runs) else 0
+    problems = tuple(complaints(runs))
+    damaged = DAMAGED if problems else 0
     if not (markdown or html or figures):
-        return Report("\n".join(_text(one, color, whole=True) for one in told), damaged)
+        return Report("\n".join(_text(one, color, whole=True) for one in told), damaged, problems)
     from .content import sections
 
     found = sections(told, output.resolve().parent if output else None)
@@ -53,12 +55,12 @@ def report(
     if html:
         from .page import page
 
-        return Report(page(found, drawn), damaged)
+        return Report(page(found, drawn), damaged, problems)
     if markdown:
         from .markdown import as_markdown
 
-        return Report(as_markdown(found, _images(figures, output)), damaged)
-    return Report("\n".join(_text(one, color, whole=True) for one in told), damaged)
+        return Report(as_markdown(found, _images(figures, output)), damaged, problems)
+    return Report("\n".join(_text(one, color, whole=True) for one in told), damaged, problems)
 
 
 def _figures(found: Iterable[Section], folder: Path | None) -> dict[str, str]:

@@ -17,6 +17,8 @@ from .bandwidths import headed, stems
 from .section import Folded, Part, Section
 from .told import Told, layers, plural
 
+MOST_POINTS = 500
+"""In a figure; of more every second, third, … is drawn, and all are in the table."""
 _FALLS_SHORT = 0.9
 """Part of the predicted gain below which a gain is said to fall short."""
 
@@ -63,9 +65,9 @@ def _fusion_figure(
         "Predicted gain (bytes of the chain / bytes of the fused operation) and measured gain (time"
         f" of the chain / time of the fused kernel, same implementation, same processes) of "
         f"{plural(len(gains), 'comparison')}; on the dashed line they are equal, whiskers are 95 % "
-        f"intervals.{apart}",
+        f"intervals.{apart}{_thinned(len(gains))}",
         _fusion_concluded(gains),
-        lambda: scatter(points, "predicted gain", "measured gain", True, forms),
+        lambda: scatter(_few(points), "predicted gain", "measured gain", True, forms),
     )
 
 
@@ -119,9 +121,9 @@ def types(all_told: Sequence[Told]) -> Section:
                 "Smaller types: bytes saved and time saved",
                 f"Bytes and time of float32 over those of the smaller type, per row, of "
                 f"{plural(len(found), 'pair')} measured far beyond the caches; on the dashed line "
-                "time falls as bytes do.",
+                f"time falls as bytes do.{_thinned(len(found))}",
                 _types_concluded(found),
-                partial(scatter, points, "fewer bytes", "less time", ratio=True),
+                partial(scatter, _few(points), "fewer bytes", "less time", ratio=True),
             ),
             Folded(_types_table(found)),
         ]
@@ -206,11 +208,12 @@ def directions(all_told: Sequence[Told]) -> Section:
                 "Forward against backward",
                 f"Percent of the measured ceiling, forward and backward, of "
                 f"{plural(len(pairs), 'implementation')} of operations measured both ways; more "
-                "than 100 % is drawn as 100 %, and on the dashed line both ways are alike.",
+                "than 100 % is drawn as 100 %, and on the dashed line both ways are alike."
+                f"{_thinned(len(pairs))}",
                 _directions_concluded(pairs),
                 partial(
                     scatter,
-                    points,
+                    _few(points),
                     "forward, % of ceiling",
                     "backward, % of ceiling",
                     False,
@@ -251,3 +254,17 @@ def _directions_table(pairs: Sequence[tuple[Achieved, Achieved]]) -> Table:
     ]  # fmt: skip
     columns = ["operation", "implementation", "type", "fwd GB/s", "bwd GB/s", "fwd %", "bwd %"]
     return Table("Both ways", columns, cells, frozenset(columns[3:]))
+
+
+def _few(points: Sequence[Point]) -> Sequence[Point]:
+    return points[:: _step(len(points))]
+
+
+def _step(count: int) -> int:
+    return max(1, -(-count // MOST_POINTS))
+
+
+def _thinned(count: int) -> str:
+    """What is to be said of `count` points where not all are drawn."""
+    step = _step(count)
+    return f" One in {step} is drawn." if step > 1 else ""

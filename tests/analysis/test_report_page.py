@@ -317,3 +317,17 @@ def test_the_front_door_writes_a_page_and_refuses_a_contradiction(tmp_path: Path
     blocked.write_text("")
     done = CliRunner().invoke(app, ["report", few, "--figures", str(blocked)])
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
+
+
+def test_a_crowd_of_points_is_thinned_and_says_so(tmp_path: Path) -> None:
+    crowd = [
+        one
+        for number in range(501)
+        for dtype, seconds in (("float32", 0.001), ("bfloat16", 0.0008))
+        for one in processes([seconds], operation=f"op{number}", dtype=dtype)
+    ]
+    found = sections(tell(read([run(tmp_path, crowd)])), None)
+    (figure,) = (figure for figure in figures(found) if figure.name == "types")
+    assert "of 501 pairs" in figure.shows
+    assert figure.shows.endswith("One in 2 is drawn.")
+    assert svg(figure).count('aria-label="op') == 251
