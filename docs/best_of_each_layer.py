@@ -1,6 +1,6 @@
 """The fastest verified implementation of every layer in some runs, from the tidy table.
 
-python docs/examples/best_of_each_layer.py RESULTS…
+python docs/best_of_each_layer.py RESULTS…
 """
 
 from __future__ import annotations
