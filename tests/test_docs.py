@@ -114,7 +114,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
         record(implementation="torch", status="wrong", reason="made up"),
     ]
     path = run(tmp_path, records)
-    script = ROOT / "docs" / "examples" / "best_of_each_layer.py"
+    script = ROOT / "docs" / "best_of_each_layer.py"
     done = subprocess.run([sys.executable, script, path], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     head, row = done.stdout.splitlines()
