@@ -188,6 +188,8 @@ def report(
             typer.echo(found.text, nl=False)
         else:
             _write(output, found.text)
+            for problem in found.problems:
+                typer.echo(problem, err=True)
     raise typer.Exit(found.exit_code)
 
 
@@ -237,11 +239,13 @@ def gate(
     with _usage_errors():
         from .analysis.gate import baseline
         from .analysis.loading import read
+        from .results.checked import printable
 
         limit = arguments.share(threshold)
         current = read([runs[-1]])
         base = read([runs[0]]) if len(runs) == 2 else [baseline(current, store)]
-        typer.echo(f"baseline: {', '.join(str(run.path) for run in base)}", err=as_json)
+        names = ", ".join(printable(str(run.path)) for run in base)
+        typer.echo(f"baseline: {names}", err=as_json)
         code = _judge(base, current, limit, False, strict, allow_missing, markdown, as_json)
     raise typer.Exit(code)
 
@@ -403,13 +407,14 @@ def _colorful() -> bool:
 
 
 def _write(path: Path, text: str) -> None:
+    from .results.checked import printable
     from .results.store import store_error
 
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise store_error(error, path) from error
-    typer.echo(f"wrote {path}")
+    typer.echo(f"wrote {printable(str(path))}")
 
 
 def _print_json(value: object) -> None:
@@ -417,7 +422,9 @@ def _print_json(value: object) -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"membound: {message}", err=True)
+    from .results.checked import printable  # a path or a name may hold what a terminal acts on
+
+    typer.echo(f"membound: {printable(message)}", err=True)
     raise typer.Exit(code)
 
 

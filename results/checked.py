@@ -114,6 +114,8 @@ def _decode_slowly(data: bytes, kind: type[T]) -> Decoded[T]:
     except json.JSONDecodeError as error:
         wrong = f"is not valid JSON at character {error.pos + 1}: {error.msg}"
         return _flawed(None, wrong, "one complete JSON object")
+    if isinstance(tree, _Refused):  # a lone number
+        return _flawed(None, tree.wrong, "one JSON object {…}")
     if not isinstance(tree, dict):
         return _flawed(None, f"is {_shown(tree)}", "one JSON object {…}")
     flaws = tuple(Flaw(path, r.wrong, r.right) for path, r in _refusals(tree))

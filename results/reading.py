@@ -91,7 +91,7 @@ def find_runs(patterns: Iterable[str | Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for pattern in patterns:
         matches = [Path(pattern)]
-        if not matches[0].exists() and glob.has_magic(str(pattern)):
+        if not os.path.lexists(pattern) and glob.has_magic(str(pattern)):
             # Path.glob takes no absolute pattern.
             matches = [Path(m) for m in glob.iglob(str(pattern), recursive=True)]  # noqa: PTH207
         runs = [run for match in matches for run in _runs_at(match)]
@@ -116,7 +116,7 @@ def _no_run(path: Path) -> str:
 def _runs_at(path: Path) -> Iterator[Path]:
     if path.name in (ENVIRONMENT, MEASUREMENTS) and os.path.lexists(path):
         yield path.parent
-    elif path.is_dir():
+    elif os.path.isdir(path):  # noqa: PTH112 (False, not an error, for a name that is too long)
         if _is_run(path):
             yield path
             return
@@ -134,7 +134,7 @@ def _age(run: Path) -> tuple[str, int, str]:
         text = environment.started_at if environment else ""
         started = text[:19].replace("-", "").replace(":", "") + "Z"
     number = name.rsplit("-", 1)[-1]
-    return started, int(number) if number.isdigit() and len(number) < 5 else 1, str(run)
+    return started, int(number) if number.isdecimal() and len(number) < 5 else 1, str(run)
 
 
 class _Problems:

@@ -7,10 +7,13 @@ Two rows that fit and disagree, or none, give a reason and no row: a bandwidth i
 from __future__ import annotations
 
 import csv
-import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from ...results.checked import printable
+from .probe import one_line
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -21,6 +24,9 @@ MEMORY_TOLERANCE = 0.09
 
 GPUS_CSV = Path(__file__).with_name("gpus.csv")
 INTERCONNECTS_CSV = Path(__file__).with_name("interconnects.csv")
+
+MAX_BYTES = 1 << 20
+_LARGEST = 1e6  # no number of a sheet comes near
 
 _GPU_TEXTS = ("name_pattern", "marketing_name", "compute_capability", "memory_type", "source")
 _GPU_NUMBERS = (
@@ -99,9 +105,11 @@ class Match:
 def _cells(path: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """(line, {column: text}) of every row; raises SheetError for what is not such a table."""
     try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            raise SheetError(f"{path}: cannot be read: no file of at most {MAX_BYTES} bytes")
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SheetError(f"{path}: cannot be read: {error}") from None
+        raise SheetError(f"{path}: cannot be read: {one_line(error)}") from None
     reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:
         header = next(reader, [])
@@ -110,10 +118,12 @@ def _cells(path: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str,
             raise SheetError(f"{path}:1: {absent[0]}: this column is missing")
         repeated = [column for column in header if header.count(column) > 1]
         if repeated:
-            raise SheetError(f"{path}:1: {repeated[0]}: this column is there twice")
+            raise SheetError(f"{path}:1: {printable(repeated[0])[:80]}: this column is there twice")
         for cells in reader:
             if not cells:
                 continue
+            if not all(printable(cell) == cell for cell in cells):
+                raise SheetError(f"{path}:{reader.line_num}: row: has control characters")
             if len(cells) != len(header):
                 raise SheetError(
                     f"{path}:{reader.line_num}: row: has {len(cells)} fields, not {len(header)}"
@@ -130,9 +140,9 @@ def _number(text: str, where: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        raise SheetError(f"{where}: {text!r} is not a number") from None
-    if not (math.isfinite(value) and value > 0) or "_" in text:
-        raise SheetError(f"{where}: {text!r} is not a positive finite number")
+        raise SheetError(f"{where}: {text[:40]!r} is not a number") from None
+    if not 0 < value <= _LARGEST or "_" in text or not text.isascii():
+        raise SheetError(f"{where}: {text[:40]!r} is not a positive finite number")
     return value
 
 
@@ -151,8 +161,7 @@ def _gpu(path: Path, line: int, cells: dict[str, str]) -> SheetRow:
     unified = cells["unified_memory"]
     if unified not in ("yes", "coherent", "no"):
         raise SheetError(f"{path}:{line}: unified_memory: {unified!r} is not yes, coherent or no")
-    major, _, minor = cells["compute_capability"].partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
+    if not re.fullmatch(r"[0-9]{1,3}\.[0-9]{1,3}", cells["compute_capability"]):
         raise SheetError(
             f"{path}:{line}: compute_capability: {cells['compute_capability']!r} is not like 9.0"
         )
