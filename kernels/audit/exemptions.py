@@ -321,9 +321,14 @@ EXEMPTIONS = (
         "bias_relu_max_pool2d", "forward", "strips share what windows have in common", "float32"
     ),
     *_issue(
-        "batch_norm batch_norm_nhwc",
+        "batch_norm batch_norm_relu batch_norm_add_relu",
         "forward",
-        "no remedy tried: Welford's update of every element",
+        "16 values a step, added by halves without predicates: 72 % of an H200 where it was 89",
+        "*float16",
+    ),
+    *_issue("batch_norm_nhwc", "forward", "no remedy tried: Welford's update of every element"),
+    *_issue(
+        "batch_norm_add_relu", "backward", "no remedy tried: a bit and two sums of every element"
     ),
     *_issue(
         "dropout dropout_bit_mask dropout_byte_mask softmax_dropout",
@@ -387,7 +392,7 @@ EXEMPTIONS = (
         SIXTEEN_BITS,
     ),
     *_issue(
-        "batch_norm_nhwc",
+        "batch_norm_nhwc batch_norm_relu",
         "backward",
         "no remedy tried: two sums of every element",
         SIXTEEN_BITS,

@@ -33,8 +33,37 @@ struct Pieces {
     segment(k).template store<kReuse>(y, vector[k], Packed<T, kWidth>::rounded(values));
   }
 
+  // Of vectors that are there or not, as a whole: without a predicate or a correction an element.
+  // Added by halves, as many equal values as a power of two have themselves as their mean, exactly.
+  __device__ Moments whole_moments(const Values& values) const {
+    static_assert(Plan::kVectors == 2, "the second is there only if the first is");
+    const bool first = columns[0] > 0, second = columns[1] > 0;
+    Moments moments;
+    moments.count = second ? 2 * kWidth : (first ? kWidth : 0);
+    moments.mean = (sum_of<0, kWidth>(values[0]) + sum_of<0, kWidth>(values[1])) *
+                   (second ? 0.5f / kWidth : 1.0f / kWidth);
+    float squares[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float deviation = values[k][i] - moments.mean;
+        squares[k] += deviation * deviation;
+      }
+    }
+    moments.deviations = first ? squares[0] + (second ? squares[1] : 0.0f) : 0.0f;
+    return moments;
+  }
+  template <int kFirst, int kCount>
+  static __device__ float sum_of(const Packed<T, kWidth>& values) {
+    if constexpr (kCount == 1) return values[kFirst];
+    else return sum_of<kFirst, kCount / 2>(values) +
+                sum_of<kFirst + kCount / 2, kCount / 2>(values);
+  }
+
   // As Moments::of, of vectors of several segments.
   __device__ Moments moments(const Values& values) const {
+    if constexpr (!Plan::kRagged) return whole_moments(values);
     int count = 0;
     float sum = 0.0f;
 #pragma unroll
