@@ -88,7 +88,6 @@ EXEMPTIONS = (
     Exemption("*quantize_nvfp4", "forward", "store_width", "as many codes as 16 bytes of x"),
     Exemption("dequantize_*", "forward", "load_width", "as many codes as 16 bytes of y"),
     Exemption("*compress_2_4", "forward", "store_width", "half of what 16 bytes of x hold is kept"),
-    Exemption("amax", "forward", "store_width", "a tensor becomes one number"),
     Exemption("adaptive_avg_pool2d", "forward", "store_width", "6 outputs a row", kind="layer"),
     Exemption("adaptive_avg_pool2d", "backward", "store_width", "elements, row by row"),
     *_each(
@@ -106,13 +105,13 @@ EXEMPTIONS = (
     # Fewer loads on their way than an H200 or a B200 wants.
     *_in_flight("lp_pool2d", "forward backward", "a strip asks for one row of windows at a time"),
     *_in_flight(
-        "dropout_bit_mask dropout_byte_mask",
+        "dropout_bit_mask",
         "forward",
         "the compiler sinks loads to where random bits are",
     ),
     *_in_flight(
         "bias_dropout_residual_bit_mask",
-        "forward backward",
+        "backward",
         "the compiler sinks loads to where their bits are",
     ),
     *_in_flight(
@@ -331,9 +330,21 @@ EXEMPTIONS = (
         "batch_norm_add_relu", "backward", "no remedy tried: a bit and two sums of every element"
     ),
     *_issue(
-        "dropout dropout_bit_mask dropout_byte_mask softmax_dropout",
+        "dropout_bit_mask dropout_byte_mask softmax_dropout",
         "forward",
         "draws of 16 bits: one call of Philox serves eight elements",
+    ),
+    Exemption(
+        *("dropout", "forward", "issue"),
+        "draws of 16 bits: one call of Philox serves eight elements",
+        kind="layer",
+    ),
+    *_issue(
+        "dropout",
+        "forward",
+        "draws of 16 bits: one call of Philox serves eight elements",
+        SIXTEEN_BITS,
+        B200,
     ),
     *_issue(
         "bias_dropout_residual_byte_mask",
