@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from membound.kernels.backends.torch import Eager, PerOperation
 from membound.kernels.discovery import Catalogue, Implementation
 from membound.kernels.dtypes import bfloat16, float32
 from membound.kernels.inputs import evaluate
-from membound.kernels.operation import DirectionName
+from membound.kernels.operation import DirectionName, Operation
 from membound.kernels.spec import CannotPrepare, Spec
 from membound.kernels.tolerance import compare, compare_outputs
 
@@ -44,6 +45,12 @@ def form(catalogue: Catalogue, name: str, variant: str = "") -> Implementation:
     return next(i for i in forms if i.variant == variant)
 
 
+def smallest(operation: Operation) -> dict[str, int]:
+    """Its smallest shape that is not empty."""
+    there = [shape.dims for shape in operation.shapes if next(iter(shape.dims.values()))]
+    return min(there, key=lambda dims: prod(max(length, 1) for length in dims.values()))
+
+
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("variant", ["", "out", "unfused"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -55,7 +62,7 @@ def test_every_form_agrees_with_the_reference(
         for one in catalogue.implementations(operation, ["compile"]):
             if one.variant != variant or one.refuses(direction, "float32"):
                 continue
-            dims = ROWS if "rows" in operation.dims else operation.shapes[5].dims
+            dims = ROWS if "rows" in operation.dims else smallest(operation)
             case = bind(one, direction, dims, float32)
             exact = evaluate(case.spec.io, case.inputs)
             for _ in range(2):
