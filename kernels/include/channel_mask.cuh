@@ -1,8 +1,9 @@
-// y = max(batch_norm(x) + residual, 0) of NCHW images, which keeps one bit per element for backward.
+// y = max(batch_norm(x) + residual, 0) of NCHW images, which keeps one bit per element for
+// backward.
 //
-// Bits are [images * channels, row_bytes]: pixel i of a plane is bit i % 8 of its byte i / 8. A thread
-// has the eight pixels of a byte; where planes are not whole bytes, it has one, a warp has 32 in a
-// row, and a ballot collects them.
+// Bits are [images * channels, row_bytes]: pixel i of a plane is bit i % 8 of its byte i / 8. A
+// thread has the eight pixels of a byte; where planes are not whole bytes, it has one, a warp has
+// 32 in a row, and a ballot collects them.
 //
 // The norm is rounded to T before the residual is added, as it is where layers run apart.
 #pragma once
