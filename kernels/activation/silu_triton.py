@@ -17,17 +17,17 @@ _LARGEST = tl.constexpr(3.4028234663852886e38)
 
 
 @triton.jit
-def _forward(x):
+def silu(x):
     # x / (1 + exp(-x)) is inf / inf where x is -inf; the product with 1 / inf would be NaN too.
     return tl.where(x == float("-inf"), -0.0, x / (1.0 + tl.exp(-x)))
 
 
 @triton.jit
-def _backward(dy, x):
+def silu_gradient(dy, x):
     s = 1.0 / (1.0 + tl.exp(-x))
     bounded = tl.minimum(tl.maximum(x, -_LARGEST), _LARGEST)  # a NaN comes through s
     return dy * (s * (1.0 + bounded * (1.0 - s)))
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
-    return stream(spec, _forward if direction == "forward" else _backward)
+    return stream(spec, silu if direction == "forward" else silu_gradient)

@@ -13,15 +13,17 @@ import importlib.util
 import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from ..operation import Tensor
-from ..spec import CannotPrepare, Launch, Prepared, Spec, Tensors
+from ..spec import CannotPrepare, Choice, Launch, Prepared, Spec, Tensors
 from ..target import Target
 
 OLDEST = (3, 6)
 _ALIGNMENT = 16  # bytes; promised to the compiler, so that accesses may be 16 bytes wide
+_TIMED = 5  # launches of a configuration, after a first one
 _POINTERS = {
     "float32": "*fp32",
     "float16": "*fp16",
@@ -95,6 +97,95 @@ def prepare(spec: Spec, kernels: Sequence[Kernel], scratch: Sequence[Tensor] = (
         return launch
 
     return Prepared(bind=bind, scratch=tuple(scratch), compile_seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The launches of one configuration, and the buffers they need beside the operands."""
+
+    kernels: Sequence[Kernel]
+    scratch: Sequence[Tensor] = ()
+
+
+def choose(
+    spec: Spec, plan: Callable[[Choice], Plan], configurations: Sequence[Choice]
+) -> Prepared:
+    """Prepare the configuration of this run: `spec.choice`, else the fastest here.
+
+    The first one is taken untimed where kernels are not built for a GPU, where nothing moves, and
+    in a chain: its steps have no record that could hold a choice for the other processes. One that
+    does not compile is left out. Raises CannotPrepare where none does.
+    """
+    if spec.choice:
+        return _configured(spec, plan, spec.choice)
+    moves = any(tensor.elements for tensor in spec.io.outputs)
+    if spec.toolchain is not None or not spec.streaming or not moves or not _gpu():
+        return _configured(spec, plan, configurations[0])
+    able: list[Prepared] = []
+    refused: list[CannotPrepare] = []
+    for configuration in configurations:
+        try:
+            able.append(_configured(spec, plan, configuration))
+        except CannotPrepare as reason:
+            refused.append(reason)
+    if not able:
+        raise refused[0]
+    fastest = able[0] if len(able) == 1 else _fastest(spec, able)
+    seconds = sum(one.compile_seconds or 0.0 for one in able)
+    return replace(fastest, compile_seconds=seconds)
+
+
+def _configured(spec: Spec, plan: Callable[[Choice], Plan], choice: Choice) -> Prepared:
+    planned = plan(choice)
+    return replace(prepare(spec, planned.kernels, planned.scratch), choice=dict(choice))
+
+
+def _gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _fastest(spec: Spec, prepared: Sequence[Prepared]) -> Prepared:
+    """Of `prepared`, by the shortest of a few launches each; the first where memory is short."""
+    import torch
+
+    stream = torch.cuda.current_stream()
+    try:
+        tensors = _allocated([*spec.io.operands.values()])
+        seconds = [
+            _seconds(one.bind(tensors | _allocated(one.scratch), stream), stream)
+            for one in prepared
+        ]
+    except torch.cuda.OutOfMemoryError:
+        return prepared[0]
+    return prepared[seconds.index(min(seconds))]
+
+
+def _allocated(tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Zeros: whatever is an index is then a valid one."""
+    import torch
+
+    return {
+        tensor.name: torch.zeros(tensor.nbytes, dtype=torch.uint8, device="cuda")
+        .view(tensor.dtype.torch_dtype)
+        .reshape(tensor.shape)
+        for tensor in tensors
+    }
+
+
+def _seconds(launch: Launch, stream: Any) -> float:
+    import torch
+
+    launch()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_TIMED + 1)]
+    marks[0].record(stream)
+    for mark in marks[1:]:
+        launch()
+        mark.record(stream)
+    marks[-1].synchronize()
+    between = pairwise(marks)
+    return min(float(start.elapsed_time(end)) for start, end in between) / 1000
 
 
 def compile_kernel(kernel: Kernel, known: Mapping[str, Tensor], target: Target) -> Any:

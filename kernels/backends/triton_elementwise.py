@@ -18,11 +18,16 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..spec import Prepared, Spec
-from .triton import Kernel, prepare, tiles
+from ..spec import Choice, Prepared, Spec
+from .triton import Kernel, Plan, choose, tiles
 
-_THREADS = 256
-_VECTORS = 4  # 16-byte loads in flight per thread, shared by the arrays that are read
+_CONFIGURATIONS: tuple[Choice, ...] = (
+    {"warps": 8, "vectors": 4},
+    {"warps": 4, "vectors": 4},
+    {"warps": 8, "vectors": 8},
+    {"warps": 16, "vectors": 2},
+)
+"""vectors: 16-byte loads in flight per thread, shared by the arrays that are read."""
 
 
 @triton.jit
@@ -63,31 +68,41 @@ def map_2(x0, x1, y, F: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STOR
 
 @triton.jit
 def map_3(
-    x0, x1, x2, y, F: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr
-):
+    x0, x1, x2, y, y1,
+    F: tl.constexpr, N: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
     at = _offsets(BLOCK)
     a = _load(x0, at, N)
     b = _load(x1, at, N)
     c = _load(x2, at, N)
-    _store(y, at, F(a, b, c), N, STORE)
+    if y1 is None:
+        _store(y, at, F(a, b, c), N, STORE)
+    else:
+        first, second = F(a, b, c)
+        _store(y, at, first, N, STORE)
+        _store(y1, at, second, N, STORE)
 
 
 def stream(spec: Spec, f: Any) -> Prepared:
     """`f` is a `@triton.jit` function of one float32 block per array read.
 
-    Where nothing is read it is the constant to write.
+    Where nothing is read it is the constant to write. Where three arrays are read and two written
+    it returns both.
     """
-    reads = [tensor.name for tensor in spec.io.reads]
-    (written,) = spec.io.writes
-    vectors = max(1, _VECTORS // max(len(reads), 1))
-    block = _THREADS * vectors * (128 // written.dtype.bits)
-    constants: dict[str, Any] = {
-        "N": written.elements,
-        "BLOCK": block,
-        "STORE": ".cs" if spec.streaming else "",
-    }
-    constants["F" if reads else "VALUE"] = f
-    pointers = {f"x{i}": name for i, name in enumerate(reads)} | {"y": written.name}
+    reads = {f"x{i}": tensor.name for i, tensor in enumerate(spec.io.reads)}
+    writes = dict(zip(("y", "y1"), (tensor.name for tensor in spec.io.writes), strict=False))
+    width = min(128 // tensor.dtype.bits for tensor in (*spec.io.reads, *spec.io.writes))
+    elements = spec.io.writes[0].elements
     function = (map_0, map_1, map_2, map_3)[len(reads)]
-    grid = (tiles(written.elements, block), 1, 1)
-    return prepare(spec, [Kernel(function, pointers, constants, grid, _THREADS // 32)])
+    fixed: dict[str, Any] = {"N": elements, "STORE": ".cs" if spec.streaming else ""}
+    fixed["F" if reads else "VALUE"] = f
+    if len(reads) == 3 and len(writes) == 1:
+        fixed["y1"] = None
+
+    def plan(choice: Choice) -> Plan:
+        warps, vectors = int(choice["warps"]), int(choice["vectors"])
+        block = warps * 32 * max(1, vectors // max(len(reads), 1)) * width
+        grid = (tiles(elements, block), 1, 1)
+        return Plan([Kernel(function, reads | writes, fixed | {"BLOCK": block}, grid, warps)])
+
+    return choose(spec, plan, _CONFIGURATIONS)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +17,8 @@ import torch
 from membound.kernels import dtypes
 from membound.kernels.backends import triton as backend
 from membound.kernels.discovery import discover
-from membound.kernels.operation import DirectionName, Tensor
-from membound.kernels.spec import CannotPrepare, Prepared, Spec
+from membound.kernels.operation import DIRECTIONS, DirectionName, Tensor
+from membound.kernels.spec import CannotPrepare, Choice, Prepared, Spec
 from membound.kernels.target import Target, reference_target
 
 pytest.importorskip("triton")
@@ -29,6 +29,14 @@ IMAGES = {
     "images": 32, "channels": 64, "height": 112, "width": 112,
     "kernel": 3, "stride": 2, "padding": 1,
 }  # fmt: skip
+
+
+CATALOGUE = discover()
+IMPLEMENTED = {
+    name: operation
+    for name, operation in CATALOGUE.operations.items()
+    if CATALOGUE.default(name, "triton") is not None
+}
 
 
 def run_cases(backend: str, *names: str, **environment: str) -> dict[str, str | None]:
@@ -53,7 +61,7 @@ def spec(
     dims: Mapping[str, int] | None = None,
     toolchain: Any = None,
 ) -> Spec:
-    operation = discover().operations[name]
+    operation = CATALOGUE.operations[name]
     dims = dims or (IMAGES if name == "max_pool2d" else ROWS)
     io = operation.directions(dims, dtype).get(direction)
     assert io is not None
@@ -61,11 +69,9 @@ def spec(
 
 
 def prepare(spec: Spec) -> Prepared:
-    catalogue = discover()
-    for implementation in catalogue.implementations(spec.operation):
-        if implementation.backend == "triton" and not implementation.variant:
-            return implementation.prepare(spec)
-    raise AssertionError(f"{spec.operation.name} has no Triton implementation")
+    implementation = CATALOGUE.default(spec.operation.name, "triton")
+    assert implementation is not None, f"{spec.operation.name} has no Triton implementation"
+    return implementation.prepare(spec)
 
 
 def compiled(spec: Spec) -> list[Any]:
@@ -81,7 +87,7 @@ def compiled(spec: Spec) -> list[Any]:
 
 
 def test_interpreter_agrees_with_float64() -> None:
-    found = run_cases("triton", TRITON_INTERPRET="1")
+    found = run_cases("triton", *sorted(IMPLEMENTED), TRITON_INTERPRET="1")
     wrong = {case: reason for case, reason in found.items() if reason}
     assert not wrong
     assert len(found) > 110
@@ -94,20 +100,23 @@ def test_the_check_rejects_a_wrong_reference() -> None:
 
 
 EVERY = [
-    ("copy", "forward"), ("triad", "forward"), ("fill", "forward"), ("read", "forward"),
-    ("silu", "forward"), ("silu", "backward"), ("rms_norm", "forward"), ("rms_norm", "backward"),
-    ("max_pool2d", "forward"), ("max_pool2d", "backward"), ("add_rms_norm", "forward"),
-    ("add_rms_norm", "backward"), ("mix_3r1w", "forward"),
-]  # fmt: skip
+    (operation.name, direction)
+    for operation in IMPLEMENTED.values()
+    for direction in DIRECTIONS
+    if operation.has(direction) and operation.name not in ("scale", "add", "mix_1r1w", "mix_0r1w")
+]
+GATHERS = ("max_pool2d",)
+LATER = ("column_sum",)  # partials are in the cache
 
 
 @pytest.mark.parametrize(("name", "direction"), EVERY)
 def test_machine_code(name: str, direction: DirectionName) -> None:
-    for kernel in compiled(spec(name, direction, dtypes.bfloat16)):
+    dtype = IMPLEMENTED[name].dtypes[-1]
+    for kernel in compiled(spec(name, direction, dtype)):
         assert kernel.asm["cubin"]
         ptx = kernel.asm["ptx"]
         assert ".f64" not in ptx
-        if name != "max_pool2d" and kernel.name != "column_sum":  # gathers; partials are L2's
+        if name not in GATHERS and kernel.name not in LATER:
             assert "ld.global" not in ptx or ".v4.b32" in ptx
             streams = [line for line in ptx.splitlines() if "st.global.cs" in line]
             assert all(".v4.b32" in line for line in streams)
@@ -224,3 +233,47 @@ def test_views_and_other_dtypes_are_refused(value: torch.Tensor) -> None:
 def test_empty_tensors_launch_nothing() -> None:
     none = {"rows": 0, "columns": 4}
     assert compiled(spec("copy", "forward", dtypes.float32, dims=none)) == []
+
+
+def test_the_choice_of_a_run_is_what_is_prepared() -> None:
+    one = replace(spec("copy", "forward", dtypes.float32), toolchain=lambda *_: None)
+    first = prepare(one).choice
+    assert first == prepare(replace(one, choice=first)).choice
+    other = {"warps": 4, "vectors": 8}
+    assert prepare(replace(one, choice=other)).choice == other
+
+
+def test_the_fastest_configuration_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timed where a GPU is; a configuration that does not compile is left out."""
+
+    def build(kernel: backend.Kernel, known: Mapping[str, Tensor], target: Target) -> backend.Run:
+        if kernel.num_warps == 2:
+            raise CannotPrepare("too small")
+        return lambda arguments, stream: lambda: None
+
+    timed: list[int] = []
+
+    def fastest(spec: Spec, prepared: Sequence[Prepared]) -> Prepared:
+        timed.extend(int(one.choice["warps"]) for one in prepared)
+        return prepared[-1]
+
+    monkeypatch.setattr(backend, "build_for_gpu", build)
+    monkeypatch.setattr(backend, "_gpu", lambda: True)
+    monkeypatch.setattr(backend, "_fastest", fastest)
+    one = spec("copy", "forward", dtypes.float32)
+
+    def plan(choice: Choice) -> backend.Plan:
+        pointers, warps = {"x0": "x", "y": "y"}, int(choice["warps"])
+        return backend.Plan([backend.Kernel(None, pointers, {}, (1, 1, 1), warps)])
+
+    configurations = ({"warps": 2}, {"warps": 4}, {"warps": 8})
+    assert backend.choose(one, plan, configurations).choice == {"warps": 8}
+    assert timed == [4, 8]
+    assert backend.choose(replace(one, choice={"warps": 4}), plan, configurations).choice == {
+        "warps": 4
+    }
+    in_a_chain = replace(one, streaming=False)
+    assert backend.choose(in_a_chain, plan, configurations[1:]).choice == {"warps": 4}
+    assert timed == [4, 8]
+    with pytest.raises(CannotPrepare, match="too small"):
+        backend.choose(one, plan, configurations[:1])

@@ -1,0 +1,20 @@
+"""Conversions between element types in Triton."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl  # noqa: F401 - a kernel's module must name it
+
+from ..backends.triton_elementwise import stream
+from ..spec import Prepared, Spec
+
+
+@triton.jit
+def _same(x):
+    return x
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    return stream(spec, _same)
