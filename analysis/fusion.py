@@ -88,8 +88,10 @@ def _gain(fused: Case, unfused: Case | None, name: tuple[str, str]) -> Gain:
     label = f"{name[0]}:{name[1]}" if name[1] else name[0]
     measured, why = _measured(fused, unfused, label)
     unfused_bytes = fused.unfused_bytes or 0
+    # Both with what capacity makes them read again: that is what a kernel can save.
+    fused_bytes = fused.schedule_bytes or fused.traffic
     # Each intermediate is written once and read once.
-    intermediate = (unfused_bytes - fused.traffic) / 2
+    intermediate = (unfused_bytes - fused_bytes) / 2
     llc = fused.llc_bytes
     return Gain(
         run=fused.run,
@@ -102,7 +104,7 @@ def _gain(fused: Case, unfused: Case | None, name: tuple[str, str]) -> Gain:
         unfused=label,
         traffic_bytes=fused.traffic,
         unfused_bytes=unfused_bytes,
-        predicted=unfused_bytes / fused.traffic,
+        predicted=unfused_bytes / fused_bytes,
         measured=measured.value if measured else None,
         low=measured.low if measured else None,
         high=measured.high if measured else None,

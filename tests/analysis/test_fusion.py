@@ -46,6 +46,12 @@ def test_predicted_is_of_bytes_and_measured_of_time_within_processes() -> None:
     assert torch.why == "torch was not run"
 
 
+def test_what_capacity_makes_both_read_again_is_not_gained() -> None:
+    """batch_norm and relu of bfloat16: 3 passes in one kernel, 5 in two, 2 that must move."""
+    again = norm([0.001], schedule_bytes=3072 * MIB, unfused_bytes=5120 * MIB)
+    assert found(again)[0].predicted == pytest.approx(5 / 3)
+
+
 def test_also_against_torch_by_whatever_name_it_runs() -> None:
     fused = norm([0.001])
     own = norm([0.0014], variant="unfused")
