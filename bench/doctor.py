@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -13,18 +13,8 @@ from ..kernels.discovery import BACKENDS, backend_unavailable
 from .cases import wrong_device
 from .device.select import Selected, select, snapshot
 from .environment import revision, versions
-
-Level = Literal["ok", "warn", "fail"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """One finding. `remedy` says what to do where the level is not ok."""
-
-    level: Level
-    name: str
-    text: str
-    remedy: str | None = None
+from .finding import Line
+from .toolchain import gpu_lines, host_lines
 
 
 @dataclass(frozen=True)
@@ -83,6 +73,8 @@ def _lines(selected: Selected) -> Iterator[Line]:
     if device.driver:
         yield Line("ok", "driver", f"{device.driver}, CUDA {device.cuda_driver or 'unknown'}")
     yield from _backends(selected)
+    yield from gpu_lines(selected)
+    yield from host_lines(selected)
     for quirk in selected.quirks:
         yield Line("warn", "quirk", quirk)
     for warning in selected.warnings:

@@ -237,7 +237,7 @@ class _Run:
         if limit is None:
             return None
         started = datetime.fromisoformat(self.environment.started_at).timestamp()
-        left = max(0.0, started + limit - time())
+        left = min(limit, max(0.0, started + limit - time()))  # the clock may have been set back
         return time() + left / processes_left
 
     def _plan(self, process: int, done: set[tuple[int, str, int]]) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ def start(setting: Setting) -> Session:
     else:
         from .cuda_runtime import CudaRuntime
 
+        # False alarms on newer devices (GB10 is not in torch's list); what cannot run says so.
+        alarms = r"(?s).*(Found GPU\d|with CUDA capability sm_)"
+        warnings.filterwarnings("ignore", alarms, UserWarning)
         device = torch.device("cuda", setting.ordinal)
         runtime = CudaRuntime(device, target)
         missing = runtime.missing

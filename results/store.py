@@ -205,6 +205,7 @@ def store_error(error: OSError, path: Path) -> StoreError:
         errno.EACCES: "may not be written by this user; choose another place with --out",
         errno.EPERM: "may not be written by this user; choose another place with --out",
         errno.ENOSPC: "does not fit, the disk is full; free some space, then --resume this run",
+        errno.EFBIG: "is larger than a file may be here; see ulimit -f, then --resume this run",
         errno.EDQUOT: "does not fit, the quota is used up; free some space, then --resume this run",
         errno.ENOENT: "is gone, its folder was removed; start a new run",
         errno.ENOTDIR: "lies below something that is not a folder; choose another with --out",

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from membound.bench.device.sheet import GPUS_CSV, SheetError, read_sheet
 from membound.cli import app
-from membound.results.checked import decode, printable
+from membound.results.checked import T, decode, printable
 from membound.results.reading import read_run
 from membound.results.record import Environment, Record
 from membound.results.store import ENVIRONMENT, MEASUREMENTS
@@ -160,7 +160,7 @@ def strange(draw: random.Random) -> Any:
     return {draw.choice(TEXTS) or "k": draw.choice(NUMBERS) for _ in range(draw.randrange(4))}
 
 
-def changed(draw: random.Random, value: Record | Environment) -> bytes:
+def changed(draw: random.Random, value: T) -> bytes:
     """`value` with up to three fields that hold something else and are still valid."""
     kind = type(value)
     tree = json.loads(msgspec.json.encode(value))

@@ -14,6 +14,7 @@ from membound.bench import doctor
 from membound.bench.device.identity import device_folder
 from membound.bench.device.select import NoSuchDevice, Selected, select, snapshot
 from membound.bench.device.sheet import named, read_sheet
+from membound.bench.finding import Line
 from membound.results.checked import decode, printable
 from membound.results.record import Environment
 from membound.tests.generated import environment
@@ -134,6 +135,6 @@ def test_doctor_prints_a_hostile_machine_harmlessly(
     selected = select("cuda", machine=bare(gpus=[FUTURE | {"name": name}]))
     screen = io.StringIO()
     monkeypatch.setattr(doctor, "Console", lambda **_: Console(file=screen, soft_wrap=True))
-    doctor.show(doctor.Diagnosis(selected, [doctor.Line("ok", "device", selected.device.name)]))
+    doctor.show(doctor.Diagnosis(selected, [Line("ok", "device", selected.device.name)]))
     assert "\x1b" not in screen.getvalue() and "\x07" not in screen.getvalue()
     assert "[bold]" in screen.getvalue() and "[/x]" in screen.getvalue()
