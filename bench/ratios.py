@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain as chained
 from math import ceil, prod
-from statistics import median
+from statistics import geometric_mean, median
 from time import perf_counter
 
 import torch
 
 from ..kernels import chain
 from ..kernels.discovery import Catalogue, Implementation, discover
-from ..kernels.dtypes import float32
+from ..kernels.dtypes import DType, float32
 from ..kernels.inputs import make_inputs
 from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
 from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
@@ -115,7 +115,7 @@ class Bench:
         contestants = {"cpu": self._bound(found["cpu"], spec, sets)}
         for mix in self._enclosing(_read_share(spec.io)):
             contestants[mix] = self._ceiling(mix, spec.io, sets)
-        if "torch" in found and found["torch"].refuses(name, float32.name) is None:
+        if "torch" in found and found["torch"].refuses(name, spec.dtype.name) is None:
             contestants["torch"] = self._bound(found["torch"], spec, sets)
         if self.compiled:
             contestants["compile"] = _compiled(spec.io, sets)
@@ -130,21 +130,22 @@ class Bench:
         """At `dims`, or at a scaled shape that moves `_SET_BYTES`."""
         if dims is None:
             dims = self._scaled(operation, name)
-        io = operation.directions(dims, float32).get(name)
+        dtype = _dtype(operation)
+        io = operation.directions(dims, dtype).get(name)
         assert io is not None
-        return Spec(operation, name, dims, float32, io, self.target)
+        return Spec(operation, name, dims, dtype, io, self.target)
 
     def _scaled(self, operation: Operation, name: DirectionName) -> dict[str, int]:
         shape = next(shape for shape in operation.shapes if shape.kind == "scaled")
         assert shape.grow is not None
         length = shape.dims[shape.grow]
-        io = operation.directions(shape.dims, float32).get(name)
+        io = operation.directions(shape.dims, _dtype(operation)).get(name)
         assert io is not None
         return shape.grown(max(1, round(length * _SET_BYTES / io.traffic))).dims
 
     def _sets(self, spec: Spec) -> list[dict[str, torch.Tensor]]:
         """Buffers with the same inputs, as many as the total asks for."""
-        inputs = make_inputs(spec.operation, spec.direction, spec.dims, float32, seed=0)
+        inputs = make_inputs(spec.operation, spec.direction, spec.dims, spec.dtype, seed=0)
         sets = []
         for _ in range(ceil(self.total_bytes / spec.io.traffic)):
             tensors = self.arena.take_all(spec.io.operands.values())
@@ -249,9 +250,9 @@ class Bench:
         spec = self._spec(operation, direction)
         for variant in operation.chains:
             apart = chain.traffic(
-                self.catalogue.operations, operation, variant, direction, spec.dims, float32
+                self.catalogue.operations, operation, variant, direction, spec.dims, spec.dtype
             )
-            return apart / spec.io.traffic if apart else None
+            return apart / (spec.io.schedule_bytes or spec.io.traffic) if apart else None
         return None
 
 
@@ -264,6 +265,8 @@ def _longest(io: Direction, reads: int, writes: int) -> int:
     everything = outputs + [t.elements for t in io.reads if t.dtype == float32]
     arrays = reads + writes
     lengths = {size // parts for size in everything for parts in range(1, arrays + 1)}
+    if not outputs:
+        raise CannotPrepare("the copies beside it write float32, and it has no such output")
     return max(
         n
         for n in lengths
@@ -271,6 +274,11 @@ def _longest(io: Direction, reads: int, writes: int) -> int:
         and sum(size // n for size in outputs) >= writes
         and sum(size // n for size in everything) >= arrays
     )
+
+
+def _dtype(operation: Operation) -> DType:
+    """float32, or what the operation is stated in where that is not among it."""
+    return float32 if float32 in operation.dtypes else operation.dtypes[0]
 
 
 def _pieces(tensors: Sequence[torch.Tensor], elements: int) -> Iterator[torch.Tensor]:
@@ -379,13 +387,13 @@ def _table(row: Row) -> str:
         return f"{value:8.2f}" if value is not None else "       -"
 
     return (
-        f"{row.operation:13} {row.direction:8} {row.gb_per_s:7.1f} {row.ceiling_share:8.2f} "
+        f"{row.operation:16} {row.direction:8} {row.gb_per_s:7.1f} {row.ceiling_share:8.2f} "
         f"{number(row.to_eager)} {number(row.to_compiled)} {number(row.to_unfused)} "
         f"{number(row.predicted_gain)}  {'met ' if row.met else 'MISS'} {row.goal}"
     )
 
 
-_HEADER = "operation     direction  GB/s  ceiling  x torch x compile  x chain  predicted  goal"
+_HEADER = "operation        direction  GB/s  ceiling  x torch x compile  x chain  predicted  goal"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -416,13 +424,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 rows.append(bench.measure(operation, direction))
             except CannotPrepare as reason:
-                say(f"{operation.name:13} {direction:8} {reason}")
+                say(f"{operation.name:16} {direction:8} {reason}")
                 continue
             say(_table(rows[-1]))
     if chosen.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     if not rows:
         return 4
+    for rival, ratios in (
+        ("torch", [row.to_eager for row in rows if row.to_eager]),
+        ("compile", [row.to_compiled for row in rows if row.to_compiled]),
+    ):
+        if ratios:
+            mean, least = geometric_mean(ratios), min(ratios)
+            say(f"cpu over {rival}: {mean:.2f} in the geometric mean, {least:.2f} at least")
     return 0 if all(row.met for row in rows) else 1
 
 

@@ -68,9 +68,9 @@ class Implementation:
             module = self.module()
         except BrokenKernels as error:
             return str(error)
-        reason = getattr(module, "LACKS", {}).get(self.operation.name)
+        reason = self._lacks(module)
         if reason:
-            return str(reason)
+            return reason
         refuses = getattr(module, "refuses", None)
         reason = refuses(direction, dtype) if refuses else None
         if reason is None and self.backend == "compile":
@@ -83,9 +83,13 @@ class Implementation:
         if self.variant in self.operation.chains:
             return chain.prepare(self._catalogue, self, spec)
         try:
-            prepare = self.module().prepare
+            module = self.module()
         except BrokenKernels as error:
             raise CannotPrepare(str(error)) from error
+        reason = self._lacks(module)
+        if reason:
+            raise CannotPrepare(reason)
+        prepare = module.prepare
         if self.backend == "compile":
             prepare = _backend("compile").derive(prepare)
         prepared = prepare(spec.direction, spec)
@@ -119,6 +123,11 @@ class Implementation:
         if not callable(getattr(module, "prepare", None)):
             raise BrokenKernels(f"{self.path}: has no prepare(direction, spec)")
         return module
+
+    def _lacks(self, module: ModuleType) -> str | None:
+        """Why the file does not have this one of its operations, where it says so."""
+        reason: str | None = getattr(module, "LACKS", {}).get(self.operation.name)
+        return reason
 
     def _chain_steps(self) -> list[Implementation]:
         if self.variant not in self.operation.chains:
