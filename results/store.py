@@ -111,8 +111,8 @@ class RunWriter:
                 raise FileNotFoundError(errno.ENOENT, "was removed", str(path))
             before = os.fstat(self._file).st_size
             try:
-                if os.write(self._file, line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                while line:  # what is written in part says why when the rest is tried
+                    line = line[os.write(self._file, line) :]
                 os.fsync(self._file)
             except OSError:
                 with suppress(OSError):

@@ -19,7 +19,7 @@ from membound.bench.device.sheet import GPUS_CSV, SheetError, read_sheet
 from membound.cli import app
 from membound.results.checked import T, decode, printable
 from membound.results.reading import read_run
-from membound.results.record import Environment, Record
+from membound.results.record import Record
 from membound.results.store import ENVIRONMENT, MEASUREMENTS
 from membound.tests.generated import environment, record, run
 from typer.testing import CliRunner

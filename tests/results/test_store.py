@@ -164,8 +164,14 @@ def test_a_full_disk_names_file_and_remedy(tmp_path: Path) -> None:
 def test_a_short_write_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run(tmp_path, [record()])
     real = os.write
+
+    def short(descriptor: int, data: bytes) -> int:
+        if len(data) > 100:
+            return real(descriptor, data[:-100])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     with RunWriter(path) as writer:
-        monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:100]))
+        monkeypatch.setattr(os, "write", short)
         with pytest.raises(StoreError, match="full"):
             writer.append(record(process=1))
         monkeypatch.undo()
