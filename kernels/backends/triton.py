@@ -14,6 +14,7 @@ import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -178,7 +179,8 @@ def _seconds(launch: Launch, stream: Any) -> float:
     import torch
 
     launch()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(_TIMED + 1)]
+    mark_time: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
+    marks = [mark_time() for _ in range(_TIMED + 1)]
     marks[0].record(stream)
     for mark in marks[1:]:
         launch()

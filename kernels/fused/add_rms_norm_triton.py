@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from ..backends.triton_rows import rms_norm_backward, rms_norm_forward
+from ..backends.triton_norm import backward, forward
 from ..normalization.rms_norm import EPS
 from ..spec import Prepared, Spec
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
-    if direction == "forward":
-        return rms_norm_forward(spec, EPS)
-    return rms_norm_backward(spec, normed="h")
+    return forward(spec, EPS) if direction == "forward" else backward(spec, normed="h")

@@ -1,13 +1,11 @@
-"""RMSNorm in Triton: rows in registers, column sums in two stages (backends/triton_rows.py)."""
+"""RMSNorm in Triton: rows in registers, column sums in two stages (backends/triton_norm.py)."""
 
 from __future__ import annotations
 
-from ..backends.triton_rows import rms_norm_backward, rms_norm_forward
+from ..backends.triton_norm import backward, forward
 from ..spec import Prepared, Spec
 from .rms_norm import EPS
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
-    if direction == "forward":
-        return rms_norm_forward(spec, EPS)
-    return rms_norm_backward(spec, normed="x")
+    return forward(spec, EPS) if direction == "forward" else backward(spec, normed="x")

@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -29,7 +29,9 @@ from membound.kernels.spec import Prepared, Spec
 from membound.kernels.target import Target, reference_target
 
 POOLED = ("images", "channels", "height", "width", "kernel", "stride", "padding")
+SQUARES = [{"matrices": 2, "columns": 33}, {"matrices": 0, "columns": 4}]
 SMALL = {
+    "squares": SQUARES,
     "flat": [
         {"rows": 3, "columns": 6001},
         {"rows": 3, "columns": 5},
@@ -61,6 +63,7 @@ SMALL = {
 }
 # Numba's simulator runs warps of 4 threads: rows of every kind are an eighth as long.
 SIMULATED = {
+    "squares": SQUARES,
     "flat": [{"rows": 2, "columns": 600}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
     "rows": [
         {"rows": 2, "columns": 129},
@@ -78,6 +81,7 @@ OPERATIONS = (
 )  # fmt: skip
 # CuPy's text knows no layouts: an odd length, many rows, none.
 HOSTED = {
+    "squares": SQUARES,
     "flat": [{"rows": 3, "columns": 2001}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
     "rows": [{"rows": 4, "columns": 1025}, {"rows": 37, "columns": 24}, {"rows": 0, "columns": 40}],
     "images": [*SMALL["images"][:5], SMALL["images"][-1]],
@@ -102,11 +106,21 @@ def specs(
             shapes = _shapes(toolchain)[_kind(operation)]
             if toolchain is not None and operation.tier > 1:  # a skeleton of tier 1
                 shapes = shapes[:2] if dtype == operation.dtypes[-1] else []
-            for dims in shapes if dtype == FULL_DTYPE else shapes[:2]:
+            for dims in _fitting(operation, shapes if dtype == FULL_DTYPE else shapes[:2]):
                 yield (
                     f"{operation.name}/{direction}/{dtype}/{'x'.join(map(str, dims.values()))}",
                     spec(operation, direction, dtype, dims, target, toolchain),
                 )
+
+
+def _fitting(operation: Operation, shapes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
+    """`shapes` with the dimensions `operation` has, each once."""
+    found: list[dict[str, int]] = []
+    for shape in shapes:
+        dims = {name: shape[name] for name in operation.dims}
+        if dims not in found:
+            found.append(dims)
+    return found
 
 
 def _shapes(toolchain: Any) -> dict[str, list[dict[str, int]]]:
@@ -114,6 +128,8 @@ def _shapes(toolchain: Any) -> dict[str, list[dict[str, int]]]:
 
 
 def _kind(operation: Operation) -> str:
+    if "matrices" in operation.dims:
+        return "squares"
     if "columns" not in operation.dims:
         return "images"
     directions = operation.directions({"rows": 2, "columns": 3}, operation.dtypes[0])

@@ -17,18 +17,13 @@ import torch
 from membound.kernels import dtypes
 from membound.kernels.backends import triton as backend
 from membound.kernels.discovery import discover
-from membound.kernels.operation import DIRECTIONS, DirectionName, Tensor
+from membound.kernels.operation import DIRECTIONS, DirectionName, Operation, Tensor
 from membound.kernels.spec import CannotPrepare, Choice, Prepared, Spec
 from membound.kernels.target import Target, reference_target
 
 pytest.importorskip("triton")
 
 CASES = Path(__file__).with_name("gpu_cases.py")
-ROWS = {"rows": 4096, "columns": 4096}
-IMAGES = {
-    "images": 32, "channels": 64, "height": 112, "width": 112,
-    "kernel": 3, "stride": 2, "padding": 1,
-}  # fmt: skip
 
 
 CATALOGUE = discover()
@@ -53,6 +48,11 @@ def run_cases(backend: str, *names: str, **environment: str) -> dict[str, str | 
     return found
 
 
+def shape_of(operation: Operation) -> dict[str, int]:
+    """That of its first shape, which is scaled."""
+    return operation.shapes[0].dims
+
+
 def spec(
     name: str,
     direction: DirectionName,
@@ -62,7 +62,7 @@ def spec(
     toolchain: Any = None,
 ) -> Spec:
     operation = CATALOGUE.operations[name]
-    dims = dims or (IMAGES if name == "max_pool2d" else ROWS)
+    dims = dims or shape_of(operation)
     io = operation.directions(dims, dtype).get(direction)
     assert io is not None
     return Spec(operation, direction, dims, dtype, io, reference_target(arch), toolchain=toolchain)
@@ -138,7 +138,7 @@ def test_a_chain_keeps_what_the_next_step_reads() -> None:
 def test_rows_longer_than_a_tile() -> None:
     long = {"rows": 64, "columns": 65_536}
     names = [k.name for k in compiled(spec("rms_norm", "backward", dtypes.float32, dims=long))]
-    assert names == ["rms_row_dots", "rms_backward_long", "column_sum"]
+    assert names == ["norm_row_means", "norm_backward_long", "column_sum"]
 
 
 def test_offsets_beyond_two_to_the_31() -> None:

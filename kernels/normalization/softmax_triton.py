@@ -1,0 +1,151 @@
+"""The softmax family in Triton, forward and backward.
+
+What a row does not have (beyond its end, masked, beyond the diagonal) is -inf on the way in: its
+exponential is 0. A row of nothing but -inf is NaN, as -inf - (-inf) is; the maximum may overlook a
+NaN, the sum does not. Long rows are walked twice, with a maximum and a sum per lane (the online
+form).
+"""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# ruff: noqa: N803 - compile-time constants are capitals in Triton
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..backends.triton_rows import put, row_map, tile_rows
+from ..spec import Prepared, Spec
+from .softmax import SCALE
+
+_NONE = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def _own(row, N: tl.constexpr, CAUSAL: tl.constexpr):
+    """Columns that take part: up to the diagonal of a square matrix, or all."""
+    own = row * 0 + N
+    if CAUSAL:
+        own = row % N + 1
+    return own
+
+
+@triton.jit
+def _load(x, at, there, other, POLICY: tl.constexpr):
+    return tl.load(x + at, mask=there, other=other, eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
+def _scores(x, mask, at, there, POLICY: tl.constexpr):
+    value = _load(x, at, there, _NONE, POLICY)
+    if mask is not None:
+        attended = tl.load(mask + at, mask=there, other=0, eviction_policy=POLICY)
+        value = tl.where(attended != 0, value, _NONE)
+    return value
+
+
+@triton.jit
+def _forward(
+    x, mask, y,
+    M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    row = tile_rows(ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    at = row * N + column
+    there = (row < M) & (column < _own(row, N, CAUSAL))
+    value = _scores(x, mask, at, there, "evict_first")
+    value = (value - tl.max(value, 1)[:, None]) * SCALE
+    p = tl.exp(value)
+    total = tl.sum(p, 1)[:, None]
+    out = value - tl.log(total) if LOG else p * (1.0 / total)
+    put(y, at, out, (row < M) & (column < N), STORE)
+
+
+@triton.jit
+def _forward_long(
+    x, mask, y,
+    M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    own = _own(row, N, CAUSAL)
+    largest = tl.full((BLOCK,), _NONE, tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, N, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        value = _scores(x, mask, row * N + column, column < own, "")
+        seen = largest
+        largest = tl.maximum(seen, value)
+        # While all is -inf, exponentials are relative to 0, and 0.
+        base = tl.where(largest == _NONE, 0.0, largest)
+        total = total * tl.exp((seen - base) * SCALE) + tl.exp((value - base) * SCALE)
+    top = tl.max(largest, 0)
+    base = tl.where(top == _NONE, 0.0, top)
+    sum_ = tl.sum(total * tl.exp((largest - base) * SCALE), 0)
+    for start in range(0, N, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        value = _scores(x, mask, row * N + column, column < own, "evict_first")
+        value = (value - top) * SCALE
+        out = value - tl.log(sum_) if LOG else tl.exp(value) * (1.0 / sum_)
+        put(y, row * N + column, out, column < N, STORE)
+
+
+@triton.jit
+def _gradient(d, p, total, there, SCALE: tl.constexpr, LOG: tl.constexpr):
+    dx = d - tl.exp(p) * total if LOG else (d - total) * p * SCALE
+    return dx if LOG else tl.where(there, dx, 0.0)
+
+
+@triton.jit
+def _backward(
+    dy, y, dx,
+    M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    row = tile_rows(ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    at = row * N + column
+    there = (row < M) & (column < _own(row, N, CAUSAL))
+    d = _load(dy, at, there, 0.0, "evict_first")
+    p = _load(y, at, there, 0.0, "evict_first")
+    total = tl.sum(d if LOG else d * p, 1)[:, None]
+    put(dx, at, _gradient(d, p, total, there, SCALE, LOG), (row < M) & (column < N), STORE)
+
+
+@triton.jit
+def _backward_long(
+    dy, y, dx,
+    M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
+    LOG: tl.constexpr, CAUSAL: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    own = _own(row, N, CAUSAL)
+    sums = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, N, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        d = _load(dy, row * N + column, column < own, 0.0, "")
+        sums += d if LOG else d * _load(y, row * N + column, column < own, 0.0, "")
+    total = tl.sum(sums, 0)
+    for start in range(0, N, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        at = row * N + column
+        d = _load(dy, at, column < own, 0.0, "evict_first")
+        p = _load(y, at, column < own, 0.0, "evict_first")
+        put(dx, at, _gradient(d, p, total, column < own, SCALE, LOG), column < N, STORE)
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    name = spec.operation.name
+    constants = {
+        "SCALE": SCALE if name == "scaled_masked_softmax" else 1.0,
+        "LOG": name == "log_softmax",
+        "CAUSAL": name == "causal_softmax",
+    }
+    if direction == "forward":
+        return row_map(spec, _forward, _forward_long, constants)
+    return row_map(spec, _backward, _backward_long, constants, backward=True)
