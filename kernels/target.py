@@ -26,6 +26,7 @@ class Target:
     shared_per_multiprocessor: int = 64 * KIB
     registers_per_multiprocessor: int = 65536
     blocks_per_multiprocessor: int = 16
+    blocks_per_cluster: int = 1  # at most, on every part of this kind; 1 where there are no clusters
     ordinal: int = 0
 
     @property
@@ -59,6 +60,11 @@ def shared_per_block(sm: int) -> int:
     return _ARCHITECTURES[sm][2] * KIB if sm in _ARCHITECTURES else 48 * KIB
 
 
+def blocks_per_cluster(sm: int) -> int:
+    """Blocks of the largest portable cluster: 8 from sm_90 on, 1 where there are no clusters."""
+    return 8 if sm >= 90 else 1
+
+
 def reference_target(arch: str) -> Target:
     """A typical part of this architecture, for compiling and auditing without one.
 
@@ -77,6 +83,7 @@ def reference_target(arch: str) -> Target:
         shared_per_block=block_kib * KIB,
         shared_per_multiprocessor=shared_kib * KIB,
         blocks_per_multiprocessor=blocks,
+        blocks_per_cluster=blocks_per_cluster(sm),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ...kernels.target import ARCHITECTURES, Target, reference_target
+from ...kernels.target import ARCHITECTURES, Target, blocks_per_cluster, reference_target
 from ...results.record import Peak
 from .cpu import read_host
 from .identity import Gpu, cpu_device, read_gpu
@@ -206,6 +206,14 @@ def _gpu_budget(probe: Probe, gpu: Gpu, memory: HostMemory) -> int:
     return budget if gpu.device.integrated is False else min(budget, host_budget(memory))
 
 
+def _blocks_per_cluster(probe: Probe, gpu: Gpu, sm: int) -> int:
+    """What the architecture allows, unless the device says that it launches no clusters."""
+    launches = probe.flag(
+        "CLUSTER_LAUNCH", lambda: probe.machine.cuda("CLUSTER_LAUNCH", gpu.ordinal)
+    )
+    return 1 if launches is False else blocks_per_cluster(sm)
+
+
 def _gpu_target(probe: Probe, gpu: Gpu) -> Target:
     """What kernels are prepared for; an unanswered limit is the architecture's."""
     major, _, minor = (gpu.device.capability or "").partition(".")
@@ -236,5 +244,6 @@ def _gpu_target(probe: Probe, gpu: Gpu) -> Target:
         registers_per_multiprocessor=limit(
             "MAX_REGISTERS_PER_MULTIPROCESSOR", usual.registers_per_multiprocessor
         ),
+        blocks_per_cluster=_blocks_per_cluster(probe, gpu, int(f"{major}{minor}" or 0)),
         ordinal=gpu.ordinal,
     )

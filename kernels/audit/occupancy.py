@@ -11,8 +11,6 @@ _SCHEDULERS = 4
 _REGISTERS_AT_ONCE = 256
 """Registers are given to a warp by so many."""
 _MOST_THREADS = 1024
-_LARGEST_CLUSTER = 16  # above 8 it is opted into
-_CLUSTERS_FROM = 90
 
 
 def registers_of_warp(code: Machine) -> int:
@@ -24,7 +22,7 @@ def does_not_fit(code: Machine, geometry: Geometry, target: Target) -> str | Non
     """The limit of the device that this launch exceeds, or None."""
     if not (1 <= geometry.threads <= _MOST_THREADS and 1 <= geometry.blocks <= MAX_BLOCKS):
         return f"{geometry}"
-    if geometry.cluster > (_LARGEST_CLUSTER if target.sm >= _CLUSTERS_FROM else 1):
+    if geometry.cluster > target.blocks_per_cluster:
         return f"clusters of {geometry.cluster} on {target.arch}"
     if geometry.blocks % geometry.cluster:
         return f"{geometry.blocks} blocks in clusters of {geometry.cluster}"

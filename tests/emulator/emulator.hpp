@@ -1,14 +1,16 @@
 // CUDA's built-ins for g++: a kernel's threads are fibres of one OS thread.
 //
-// Blocks run one after another and threads until their next barrier, both in seeded random order,
-// so a result that depends on an order nobody promised changes with the seed. Shared memory is
-// filled with NaN before every block. Loads and stores come through memory.cuh, are checked against
-// the tensors of the launch, and counted.
+// Blocks run one after another (those of a cluster together) and threads until their next barrier,
+// both in seeded random order, so a result that depends on an order nobody promised changes with the
+// seed. Shared memory is filled with NaN before every block. Loads and stores come through
+// memory.cuh, are checked against the tensors of the launch, and counted. Another block's shared
+// memory can be read while that block runs; one that waits for no one may have ended by then.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -65,7 +67,7 @@ struct Buffer {
 };
 
 struct Launch {
-  int64_t blocks, threads, shared_bytes;
+  int64_t blocks, threads, shared_bytes, cluster;
   uint64_t seed;
   const int64_t* only_blocks;  // null: all
   int64_t only_blocks_length;
@@ -78,11 +80,14 @@ struct Launch {
 
 // ---- one launch ---------------------------------------------------------------------------------
 
-enum class State { kReady, kBarrier, kCollective, kDone };
+enum class State { kReady, kBarrier, kClusterBarrier, kCollective, kDone };
+
+struct Block;
 
 struct Lane {
   Fibre fibre;
   Index index;
+  Block* block;
   int warp, lane;
   State state;
   uint32_t epoch;                  // collectives passed: accesses of a warp are matched within one
@@ -111,20 +116,27 @@ struct Shadow {
   std::vector<uint32_t> block;
 };
 
+struct Block {
+  int64_t index;
+  std::vector<Lane> lanes;
+  std::vector<Warp> warps;
+  std::vector<unsigned char> shared;
+  int live, waiting;
+  uint32_t stamp;
+};
+
 struct Machine {
   const Launch* launch;
   void (*kernel)(void**);
   void** arguments;
-  std::vector<Lane> lanes;
-  std::vector<Warp> warps;
+  std::vector<Block> blocks;  // of the cluster that runs
   std::vector<Shadow> shadows;
-  std::vector<unsigned char> shared;
   size_t static_shared;  // bytes of the arena that SHARED_ARRAYs took
   std::unordered_map<const void*, size_t> shared_offsets;
   Fibre scheduler;
   Lane* current;
-  int live, waiting;
-  uint32_t block_stamp;
+  int live, waiting;  // threads of the cluster, and those at its barrier
+  uint32_t stamps;
   bool failed;
   uint64_t random;
 };
@@ -163,12 +175,25 @@ inline void yield() {
 
 // ---- barriers, shuffles, votes ------------------------------------------------------------------
 
+inline Block& this_block() { return *machine->current->block; }
+
+inline void release(Block& block, State waiting) {
+  for (Lane& lane : block.lanes) {
+    if (lane.state == waiting) lane.state = State::kReady;
+  }
+}
+
 inline void release_barrier() {
+  Block& block = this_block();
+  if (block.waiting == 0 || block.waiting < block.live) return;
+  release(block, State::kBarrier);
+  block.waiting = 0;
+}
+
+inline void release_cluster_barrier() {
   Machine& m = *machine;
   if (m.waiting == 0 || m.waiting < m.live) return;
-  for (Lane& lane : m.lanes) {
-    if (lane.state == State::kBarrier) lane.state = State::kReady;
-  }
+  for (Block& block : m.blocks) release(block, State::kClusterBarrier);
   m.waiting = 0;
 }
 
@@ -179,8 +204,16 @@ inline void next_epoch() {
 
 inline void block_barrier() {
   machine->current->state = State::kBarrier;
-  ++machine->waiting;
+  ++this_block().waiting;
   release_barrier();
+  yield();
+  next_epoch();
+}
+
+inline void cluster_barrier() {
+  machine->current->state = State::kClusterBarrier;
+  ++machine->waiting;
+  release_cluster_barrier();
   yield();
   next_epoch();
 }
@@ -188,7 +221,7 @@ inline void block_barrier() {
 // Every lane of `mask` gives a value; each gets all of them.
 inline const uint64_t* collect(uint32_t mask, uint64_t value, int kind) {
   Lane& self = *machine->current;
-  Warp& warp = machine->warps[self.warp];
+  Warp& warp = self.block->warps[self.warp];
   if (!(mask >> self.lane & 1)) fail("calls a warp collective whose mask leaves it out");
   size_t at = 0;
   while (at < warp.collectives.size() && warp.collectives[at].mask != mask) ++at;
@@ -204,14 +237,14 @@ inline const uint64_t* collect(uint32_t mask, uint64_t value, int kind) {
     const int base = self.warp * 32;
     for (int lane = 0; lane < 32; ++lane) {
       if (!(mask >> lane & 1)) continue;
-      machine->lanes[base + lane].state = State::kReady;
+      self.block->lanes[base + lane].state = State::kReady;
     }
   } else {
     self.state = State::kCollective;
   }
   yield();
   next_epoch();
-  return machine->warps[self.warp].collectives[at].result;
+  return self.block->warps[self.warp].collectives[at].result;
 }
 
 template <typename T>
@@ -227,7 +260,7 @@ T exchange(uint32_t mask, T value, int source, int kind) {
 
 // ---- shared memory ------------------------------------------------------------------------------
 
-inline void* dynamic_shared() { return machine->shared.data(); }
+inline void* dynamic_shared() { return this_block().shared.data(); }
 
 // Statics follow the dynamic bytes; an offset belongs to a declaration for the whole launch.
 template <typename Array, typename Declaration>
@@ -238,9 +271,23 @@ Array& shared_array(Declaration) {
   if (is_new) {
     at->second = (m.launch->shared_bytes + m.static_shared + 31) / 32 * 32;
     m.static_shared = at->second + sizeof(Array) - m.launch->shared_bytes;
-    if (at->second + sizeof(Array) > m.shared.size()) fail("takes more shared memory than there is");
+    if (at->second + sizeof(Array) > kSharedLimit) fail("takes more shared memory than there is");
   }
-  return *reinterpret_cast<Array*>(m.shared.data() + at->second);
+  return *reinterpret_cast<Array*>(this_block().shared.data() + at->second);
+}
+
+// What block `rank` of this cluster has where `own` is in this one.
+template <typename T>
+T load_of_block(const T* own, int rank) {
+  const auto* const byte = reinterpret_cast<const unsigned char*>(own);
+  const std::vector<unsigned char>& shared = this_block().shared;
+  if (byte < shared.data() || byte + sizeof(T) > shared.data() + shared.size()) {
+    fail("asks for another block's copy of what is not in shared memory");
+  }
+  if (rank < 0 || rank >= machine->launch->cluster) fail("asks for a block outside its cluster");
+  const Block& other = machine->blocks[rank];
+  if (other.live == 0) fail("reads the shared memory of a block that has ended");
+  return *reinterpret_cast<const T*>(other.shared.data() + (byte - shared.data()));
 }
 
 // ---- global memory ------------------------------------------------------------------------------
@@ -266,7 +313,8 @@ inline int buffer_of(const void* p, size_t bytes, bool is_store) {
   int64_t distance = INT64_MAX;
   for (int b = 0; b < launch.buffers_length; ++b) {
     const int64_t offset = address - reinterpret_cast<uintptr_t>(launch.buffers[b].begin);
-    if (std::llabs(offset) < distance) distance = std::llabs(offset), nearest = b;
+    const int64_t beyond = offset < 0 ? -offset : offset - launch.buffers[b].nbytes;
+    if (beyond < distance) distance = beyond, nearest = b;
   }
   std::snprintf(message, sizeof message, "%s of %zu bytes at byte %lld of tensor %d, which has %lld",
                 is_store ? "store" : "load", bytes,
@@ -293,8 +341,8 @@ inline void count(const void* p, size_t bytes, bool is_store, int site) {
     uint8_t& touched = shadow.touched[offset + i];
     fresh += !(touched & bit);
     touched |= bit;
-    if (!is_store && shadow.block[offset + i] != m.block_stamp) {
-      shadow.block[offset + i] = m.block_stamp;
+    if (!is_store && shadow.block[offset + i] != this_block().stamp) {
+      shadow.block[offset + i] = this_block().stamp;
       ++traffic.block_loaded;
     }
   }
@@ -305,7 +353,7 @@ inline void count(const void* p, size_t bytes, bool is_store, int site) {
   if (lane.accesses.size() <= static_cast<size_t>(site)) lane.accesses.resize(site + 1);
   const uint64_t nth = lane.accesses[site]++;
   const uint64_t key = (static_cast<uint64_t>(lane.epoch) << 40 | nth << 12 | site) * 64 + b;
-  Access& access = m.warps[lane.warp].accesses[key];
+  Access& access = lane.block->warps[lane.warp].accesses[key];
   access.is_store = is_store;
   access.buffer = b;
   access.chunks.push_back(reinterpret_cast<uintptr_t>(p));
@@ -326,9 +374,9 @@ void store(T* p, const V& value) {
 }
 
 // Sectors a warp access touched, against the fewest that could hold its distinct bytes.
-inline void count_sectors() {
+inline void count_sectors(Block& block) {
   std::unordered_map<uint64_t, uint32_t> bytes_of;
-  for (Warp& warp : machine->warps) {
+  for (Warp& warp : block.warps) {
     for (auto& [key, access] : warp.accesses) {
       bytes_of.clear();
       int64_t distinct = 0;
@@ -350,52 +398,98 @@ inline void count_sectors() {
 
 // ---- running ------------------------------------------------------------------------------------
 
-inline void enter() {
+// Apart, so that nothing of it is on the stack for a sanitizer to guard when the fibre starts anew.
+[[gnu::noinline]] inline void run_thread() {
   Machine& m = *machine;
   m.kernel(m.arguments);
   m.current->state = State::kDone;
+  --this_block().live;
   --m.live;
   release_barrier();
+  release_cluster_barrier();
+}
+
+inline void enter() {
+  run_thread();
   for (;;) yield();
 }
 
-inline void run_block(int64_t block) {
+inline void begin_block(Block& block, int64_t index, std::vector<Lane*>& order) {
   Machine& m = *machine;
-  const Launch& launch = *m.launch;
-  blockIdx = {static_cast<unsigned int>(block), 0, 0};
-  std::memset(m.shared.data(), 0xff, m.shared.size());
-  ++m.block_stamp;
-  m.live = launch.threads;
-  m.waiting = 0;
-  for (Warp& warp : m.warps) warp.collectives.clear();
-  std::vector<int> order;
-  for (Lane& lane : m.lanes) {
+  block.index = index;
+  std::memset(block.shared.data(), 0xff, block.shared.size());
+  block.stamp = ++m.stamps;
+  block.live = m.launch->threads;
+  block.waiting = 0;
+  for (Warp& warp : block.warps) warp.collectives.clear();
+  for (Lane& lane : block.lanes) {
     start_fibre(lane.fibre, enter);
     lane.state = State::kReady;
     lane.epoch = 0;
     lane.accesses.clear();
-    order.push_back(lane.index.x);
+    order.push_back(&lane);
   }
+}
+
+// The blocks of one cluster, which is one block where there are none.
+inline void run_cluster(int64_t cluster) {
+  Machine& m = *machine;
+  const Launch& launch = *m.launch;
+  std::vector<Lane*> order;
+  for (int64_t rank = 0; rank < launch.cluster; ++rank) {
+    begin_block(m.blocks[rank], cluster * launch.cluster + rank, order);
+  }
+  m.live = order.size();
+  m.waiting = 0;
   while (m.live > 0) {
     shuffle(order);
     bool progress = false;
-    for (int t : order) {
-      Lane& lane = m.lanes[t];
-      if (lane.state != State::kReady) continue;
+    for (Lane* lane : order) {
+      if (lane->state != State::kReady) continue;
       progress = true;
-      m.current = &lane;
-      threadIdx = lane.index;
-      switch_fibre(m.scheduler, lane.fibre);
+      m.current = lane;
+      threadIdx = lane->index;
+      blockIdx = {static_cast<unsigned int>(lane->block->index), 0, 0};
+      switch_fibre(m.scheduler, lane->fibre);
       if (m.failed) return;
     }
     if (!progress) {
       std::snprintf(launch.error, 512, "block %lld: %d threads wait for threads that never come",
-                    static_cast<long long>(block), m.live);
+                    static_cast<long long>(m.blocks[0].index), m.live);
       m.failed = true;
       return;
     }
   }
-  count_sectors();
+  for (Block& block : m.blocks) count_sectors(block);
+}
+
+inline void make_block(Block& block) {
+  const int threads = machine->launch->threads;
+  block.shared.resize(kSharedLimit);
+  block.lanes.resize(threads);
+  block.warps.resize((threads + 31) / 32);
+  for (int t = 0; t < threads; ++t) {
+    Lane& lane = block.lanes[t];
+    lane.index = {static_cast<unsigned int>(t), 0, 0};
+    lane.block = &block;
+    lane.warp = t / 32;
+    lane.lane = t % 32;
+    allocate_fibre(lane.fibre, kStack);
+  }
+}
+
+// The clusters that hold the blocks asked for, each once.
+inline std::vector<int64_t> clusters_of(const Launch& launch) {
+  std::vector<int64_t> clusters;
+  if (!launch.only_blocks) {
+    for (int64_t c = 0; c < launch.blocks / launch.cluster; ++c) clusters.push_back(c);
+    return clusters;
+  }
+  for (int64_t i = 0; i < launch.only_blocks_length; ++i) {
+    clusters.push_back(launch.only_blocks[i] / launch.cluster);
+  }
+  clusters.erase(std::unique(clusters.begin(), clusters.end()), clusters.end());
+  return clusters;
 }
 
 inline int run(const Launch& launch, void (*kernel)(void**), void** arguments) {
@@ -406,15 +500,8 @@ inline int run(const Launch& launch, void (*kernel)(void**), void** arguments) {
   m.arguments = arguments;
   m.random = launch.seed * 0x9e3779b97f4a7c15ull | 1;
   for (int i = 0; i < 8; ++i) random_below(1);
-  m.shared.resize(kSharedLimit);
-  m.lanes.resize(launch.threads);
-  m.warps.resize((launch.threads + 31) / 32);
-  for (int t = 0; t < launch.threads; ++t) {
-    m.lanes[t].index = {static_cast<unsigned int>(t), 0, 0};
-    m.lanes[t].warp = t / 32;
-    m.lanes[t].lane = t % 32;
-    allocate_fibre(m.lanes[t].fibre, kStack);
-  }
+  m.blocks.resize(launch.cluster);
+  for (Block& block : m.blocks) make_block(block);
   if (launch.count) {
     for (int b = 0; b < launch.buffers_length; ++b) {
       m.shadows.push_back({std::vector<uint8_t>(launch.buffers[b].nbytes),
@@ -423,18 +510,15 @@ inline int run(const Launch& launch, void (*kernel)(void**), void** arguments) {
   }
   blockDim = {static_cast<unsigned int>(launch.threads), 1, 1};
   gridDim = {static_cast<unsigned int>(launch.blocks), 1, 1};
-  std::vector<int64_t> blocks;
-  if (launch.only_blocks) {
-    blocks.assign(launch.only_blocks, launch.only_blocks + launch.only_blocks_length);
-  } else {
-    for (int64_t b = 0; b < launch.blocks; ++b) blocks.push_back(b);
-  }
-  shuffle(blocks);
-  for (int64_t block : blocks) {
-    run_block(block);
+  std::vector<int64_t> clusters = clusters_of(launch);
+  shuffle(clusters);
+  for (int64_t cluster : clusters) {
+    run_cluster(cluster);
     if (m.failed) break;
   }
-  for (Lane& lane : m.lanes) free_fibre(lane.fibre, kStack);
+  for (Block& block : m.blocks) {
+    for (Lane& lane : block.lanes) free_fibre(lane.fibre, kStack);
+  }
   machine = nullptr;
   return m.failed;
 }

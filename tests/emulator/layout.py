@@ -34,7 +34,7 @@ class Buffer(ctypes.Structure):
 
 class Launch(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("blocks", "threads", "shared_bytes")),
+        *((name, ctypes.c_int64) for name in ("blocks", "threads", "shared_bytes", "cluster")),
         ("seed", ctypes.c_uint64),
         ("only_blocks", ctypes.c_void_p),
         ("only_blocks_length", ctypes.c_int64),
@@ -62,6 +62,7 @@ class Launch(ctypes.Structure):
             blocks=geometry.blocks,
             threads=geometry.threads,
             shared_bytes=geometry.shared_bytes,
+            cluster=geometry.cluster,
             seed=seed,
             only_blocks=ctypes.addressof(blocks) if only_blocks else None,
             only_blocks_length=len(only_blocks or ()),

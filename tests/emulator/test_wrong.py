@@ -27,6 +27,12 @@ FAILS = {
     "leaves_threads_at_a_barrier": "threads wait for threads that never come",
     "shuffles_from_outside": "shuffles from a lane outside the mask",
 }
+CLUSTER_FAILS = {
+    "ends_before_it_is_read": "reads the shared memory of a block that has ended",
+    "reads_beyond_its_cluster": "asks for a block outside its cluster",
+    "leaves_a_block_at_a_cluster_barrier": "threads wait for threads that never come",
+}
+CLUSTERS = (*CLUSTER_FAILS, "through_a_cluster", "reads_a_neighbour_too_early")
 SANITIZED = {
     "loads_past_the_end": "heap-buffer-overflow",
     "stores_past_the_end": "heap-buffer-overflow",
@@ -44,7 +50,7 @@ OTHERS = (
 @pytest.fixture(scope="module")
 def libraries() -> Libraries:
     planned = Libraries()
-    planned.plan(SOURCE, [*FAILS, *OTHERS], None)
+    planned.plan(SOURCE, [*FAILS, *OTHERS, *CLUSTERS], None)
     planned.compile()
     return planned
 
@@ -52,19 +58,19 @@ def libraries() -> Libraries:
 @pytest.fixture(scope="module")
 def sanitized() -> Libraries:
     planned = Libraries()
-    planned.plan(SOURCE, ["right", *SANITIZED], None)
+    planned.plan(SOURCE, ["right", "through_a_cluster", *SANITIZED], None)
     planned.compile(sanitize=True)
     return planned
 
 
 def run(
-    name: str, toolchain: EmulatorToolchain, blocks: int = 4
+    name: str, toolchain: EmulatorToolchain, cluster: int = 1
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """x and y after one launch of 256 threads a block."""
+    """x and y after one launch of 4 blocks of 256 threads."""
     x = torch.randn(N, generator=torch.Generator().manual_seed(1))
     y = torch.full((N,), float("nan"))
     (kernel,) = toolchain.build(SOURCE, [name], TARGET)
-    kernel.bind(None, Geometry(blocks, 256), (y, x, numpy.int64(N)))()
+    kernel.bind(None, Geometry(4, 256, cluster=cluster), (y, x, numpy.int64(N)))()
     return x, y
 
 
@@ -105,6 +111,25 @@ def test_a_missing_barrier_shows(libraries: Libraries) -> None:
     assert y.isnan().any()
 
 
+def test_a_cluster_reads_the_shared_memory_of_its_blocks(
+    libraries: Libraries, sanitized: Libraries
+) -> None:
+    for toolchain in (EmulatorToolchain(libraries), EmulatorToolchain(sanitized, sanitize=True)):
+        x, y = run("through_a_cluster", toolchain, cluster=4)
+        assert torch.equal(x, y)
+
+
+def test_a_missing_cluster_barrier_shows(libraries: Libraries) -> None:
+    _, y = run("reads_a_neighbour_too_early", EmulatorToolchain(libraries), cluster=4)
+    assert y.isnan().any()
+
+
+@pytest.mark.parametrize("name", CLUSTER_FAILS)
+def test_a_cluster_that_fails_says_where(name: str, libraries: Libraries) -> None:
+    with pytest.raises(EmulatorError, match=CLUSTER_FAILS[name]):
+        run(name, EmulatorToolchain(libraries), cluster=4)
+
+
 def test_reading_twice_is_counted_twice(libraries: Libraries) -> None:
     toolchain = EmulatorToolchain(libraries)
     x, _ = run("loads_twice", toolchain)
@@ -134,6 +159,8 @@ def test_a_result_that_depends_on_the_order_changes_with_the_seed(libraries: Lib
         (Geometry(0, 256), "no GPU launches"),
         (Geometry(2**31, 256), "no GPU launches"),
         (Geometry(1, 256, shared_bytes=228 * 1024), "exceeds 227 KiB of sm_90"),
+        (Geometry(16, 256, cluster=16), "cluster=16.* on sm_90"),
+        (Geometry(6, 256, cluster=4), "no whole number of clusters"),
     ],
 )
 def test_an_impossible_launch_is_refused(

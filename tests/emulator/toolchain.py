@@ -155,8 +155,10 @@ class EmulatedKernel:
             raise EmulatorError(
                 f"{self.name}: {geometry} exceeds {limit} KiB of {self.target.arch}"
             )
-        if geometry.cluster != 1:
-            raise EmulatorError(f"{self.name}: the emulator runs no clusters")
+        if not 1 <= geometry.cluster <= self.target.blocks_per_cluster:
+            raise EmulatorError(f"{self.name}: {geometry} on {self.target.arch}")
+        if geometry.blocks % geometry.cluster:
+            raise EmulatorError(f"{self.name}: {geometry} has no whole number of clusters")
 
     def _run(
         self,

@@ -1,4 +1,5 @@
 // Copies that are wrong on purpose, each in one way, and one that is right.
+#include "cluster.cuh"
 #include "memory.cuh"
 #include "reduce.cuh"
 #include "shared.cuh"
@@ -99,4 +100,42 @@ __global__ void adds_in_any_order(float* y, const float* x, long long n) {
 __global__ void counts_in_32_bits(float* y, const float* x, long long n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) copy_one(y, x, i);
+}
+
+// Every block copies through the shared memory of the next block of its cluster.
+template <bool kArrives, bool kStays, int kAhead>
+__device__ void through_a_neighbour(float* y, const float* x, long long n) {
+  SHARED_ARRAY(float, tile, 256);
+  constexpr int kCluster = 4;
+  const int rank = blockIdx.x % kCluster;
+  const long long first = static_cast<long long>(blockIdx.x - rank) * blockDim.x + threadIdx.x;
+  const int next = (rank + 1) % kCluster;
+  const long long i = first + rank * blockDim.x, from = first + next * blockDim.x;
+  if (i < n) tile[threadIdx.x] = load<Reuse::kNever, 1>(x + i)[0];
+  if constexpr (kArrives) cluster_sync();
+  const float value = load_of_block(&tile[threadIdx.x], next + kAhead);
+  if (from < n) store<Reuse::kNever>(y + from, Vector<float, 1>{{value}});
+  if constexpr (kStays) cluster_sync();
+}
+
+__global__ void through_a_cluster(float* y, const float* x, long long n) {
+  through_a_neighbour<true, true, 0>(y, x, n);
+}
+
+__global__ void reads_a_neighbour_too_early(float* y, const float* x, long long n) {
+  through_a_neighbour<false, true, 0>(y, x, n);
+}
+
+__global__ void ends_before_it_is_read(float* y, const float* x, long long n) {
+  through_a_neighbour<true, false, 0>(y, x, n);
+}
+
+__global__ void reads_beyond_its_cluster(float* y, const float* x, long long n) {
+  through_a_neighbour<true, true, 4>(y, x, n);
+}
+
+__global__ void leaves_a_block_at_a_cluster_barrier(float* y, const float* x, long long n) {
+  if (blockIdx.x % 2) __shfl_xor_sync(1u << threadIdx.x % 32, 1.0f, 0);
+  else if (threadIdx.x) cluster_sync();
+  else __syncthreads(), cluster_sync();
 }
