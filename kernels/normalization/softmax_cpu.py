@@ -1,8 +1,9 @@
 """Softmax of rows on the host, and its logarithm.
 
 A row is read from memory once, for its maximum; exp(x - max) goes into a buffer of the thread as it
-is summed, and leaves from there, divided, while the next row arrives. The logarithm needs no
-buffer. A NaN passes by the maximum but not by the sum.
+is summed, and leaves from there, divided. The exponentials take as long as the memory does: so one
+sweep makes those of a row while the row before leaves and the row after arrives. The logarithm
+needs no buffer. A NaN passes by the maximum but not by the sum.
 """
 
 from __future__ import annotations
@@ -65,24 +66,17 @@ def _maximum(x: Any, start: int, columns: int) -> Any:
 
 
 @inlined
-def _exponentials(x: Any, buffer: Any, start: int, columns: int, most: float, kept: bool) -> Any:
-    """Sum of exp(x - most) over a row, each also into the buffer if kept."""
-    centre = splat(most)
-    whole = columns // PAIR * PAIR
-    s0 = s1 = zeros()
-    for j in range(0, whole, PAIR):
-        i = start + j
-        low, high = exp_down(load(x, i) - centre), exp_down(load(x, i + LANES) - centre)
-        s0, s1 = s0 + low, s1 + high
-        if kept:
-            store(buffer, j, low, high)
-    for j in range(whole, columns, LANES):
-        count = columns - j
-        value = exp_down(load_some(x, start + j, count) - centre)
-        s0 += where_first(count, value, zeros())
+def _summed_some(
+    x: Any, buffer: Any, start: int, j: int, count: int, most: Lanes, sums: Lanes, kept: bool
+) -> Lanes:
+    """Add exp(x - most) of `count` columns of a row to `sums`; each into the buffer if kept."""
+    while count > 0:
+        value = exp_down(load_some(x, start + j, count) - most)
+        sums += where_first(count, value, zeros())
         if kept:
             store_some(buffer, j, value, count)
-    return total(s0 + s1)
+        j, count = j + LANES, count - LANES
+    return sums
 
 
 @inlined
@@ -102,47 +96,77 @@ def _leave_some(
 
 
 @inlined
-def _leave_row(
+def _sweep(
     held: Any,
     y: Any,
+    x: Any,
+    buffer: Any,
     start: int,
     columns: int,
-    first: float,
-    second: float,
-    soon: Any,
+    leaving: tuple[float, float],
+    most_after: float,
+    more: bool,
     logarithm: bool,
-) -> None:
-    a, b = splat(first), splat(second)
+) -> Any:
+    """Let one row leave; if there are more, the sum of exponentials of the next."""
+    a, b, most = splat(leaving[0]), splat(leaving[1]), splat(most_after)
+    after = start + columns
     head = min(to_line(y, start), columns)
     whole = head + (columns - head) // PAIR * PAIR
+    s0 = s1 = zeros()
     _leave_some(held, y, start, 0, head, a, b, logarithm)
-    for i in range(start + head, start + whole, PAIR):
-        prefetch(soon, i + columns)
-        prefetch(soon, i + LANES + columns)
+    if more:
+        s0 = _summed_some(x, buffer, after, 0, head, most, s0, not logarithm)
+    for j in range(head, whole, PAIR):
+        i, k = start + j, after + j
         low = _leave(load(held, i), a, b, logarithm)
         store(y, i, low, _leave(load(held, i + LANES), a, b, logarithm))
+        if more:
+            prefetch(x, k + columns)
+            prefetch(x, k + LANES + columns)
+            low, high = exp_down(load(x, k) - most), exp_down(load(x, k + LANES) - most)
+            s0, s1 = s0 + low, s1 + high
+            if not logarithm:
+                store(buffer, j, low, high)
     _leave_some(held, y, start, whole, columns - whole, a, b, logarithm)
+    if more:
+        s1 = _summed_some(x, buffer, after, whole, columns - whole, most, s1, not logarithm)
+    return total(s0 + s1)
+
+
+@inlined
+def _leaving(most: float, s: float, logarithm: bool) -> tuple[float, float]:
+    if logarithm:
+        return most, numba.float32(math.log(s))
+    return numba.float32(1.0 / s), numba.float32(0)
 
 
 def _forward(dtype: str, streaming: bool, logarithm: bool) -> Function:
-    """(x, y, buffer, rows, columns, threads)."""
+    """(x, y, buffers, rows, columns, threads): two rows of buffers per thread."""
 
     def run(arguments: Any, thread: int) -> None:
         x, y = source(arguments, 0, dtype), target(arguments, 1, dtype, streaming)
         rows, columns, threads = arguments[3], arguments[4], arguments[5]
-        buffer = at(target(arguments, 2, "float32", False), thread * columns)
+        full = at(target(arguments, 2, "float32", False), 2 * thread * columns)
+        free = at(full, columns)
         first, last = share(rows, thread, threads)
-        for row in range(first, last):
-            start = row * columns
-            most = _maximum(x, start, columns)
-            s = _exponentials(x, buffer, start, columns, most, not logarithm)
-            if logarithm:
-                second = numba.float32(math.log(s))
-                _leave_row(x, y, start, columns, most, second, x, True)
-            else:
-                held = at(buffer, -start)  # indexed as if it were all of y
-                inverse = numba.float32(1.0 / s)
-                _leave_row(held, y, start, columns, inverse, inverse, x, False)
+        if first < last:
+            most = _maximum(x, first * columns, columns)
+            sums = _summed_some(
+                x, full, first * columns, 0, columns, splat(most), zeros(), not logarithm
+            )
+            s = total(sums)
+            for row in range(first, last):
+                start, leaving = row * columns, _leaving(most, s, logarithm)
+                more = row + 1 < last
+                if more:
+                    most = _maximum(x, start + columns, columns)
+                if logarithm:
+                    s = _sweep(x, y, x, free, start, columns, leaving, most, more, True)
+                else:
+                    held = at(full, -start)  # indexed as if it were all of y
+                    s = _sweep(held, y, x, free, start, columns, leaving, most, more, False)
+                full, free = free, full
 
     return run
 
@@ -216,11 +240,11 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     logarithm = spec.operation.name == "log_softmax"
     kernel = compiled(make(spec.dtype.name, spec.streaming, logarithm))
     rows, columns = spec.io.reads[0].shape
-    names = ["x", "y", "buffer"] if forward else ["dy", "y", "dx"]
+    names = ["x", "y", "buffers"] if forward else ["dy", "y", "dx"]
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         addresses = [tensors[name].data_ptr() for name in names]
         return launcher(kernel, [*addresses, rows, columns], threads, tensors)
 
-    scratch = [Tensor("buffer", (threads, columns), float32)] if forward else []
+    scratch = [Tensor("buffers", (threads, 2, columns), float32)] if forward else []
     return Prepared(bind=bind, scratch=scratch)
