@@ -23,6 +23,7 @@ from .record import SCHEMA, Environment, Record
 T = TypeVar("T", Record, Environment)
 
 _DIGITS = 19  # the largest 64-bit integer
+_SHOWN = 200  # characters of a name or of a fault that are shown
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Flaw:
     right: str
 
     def __str__(self) -> str:
-        where = f"{printable(self.field)}: " if self.field else ""
-        return f"{where}{printable(self.wrong)}; {self.right}"
+        where = f"{printable(self.field)[:_SHOWN]}: " if self.field else ""
+        return f"{where}{printable(self.wrong)[:_SHOWN]}; {self.right}"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def _decode_slowly(data: bytes, kind: type[T]) -> Decoded[T]:
     unknown = tuple(sorted(set(tree) - set(kind.__struct_fields__)))
     try:
         return _judged(msgspec.convert(tree, kind), unknown)
+    except UnicodeEncodeError:
+        return _flawed(None, "holds half of a surrogate pair", "whole characters of Unicode")
     except msgspec.ValidationError as error:
         return Decoded(None, (_explained(str(error), tree, kind),))
 
