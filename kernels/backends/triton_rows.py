@@ -73,14 +73,18 @@ def put(y, at, value, mask, STORE: tl.constexpr):
 
 
 @triton.jit
-def row_sum(x, sums, M: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def row_sum(
+    x, sums,
+    M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tile_rows(ROWS)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
         mask = (row < M)[:, None] & (column < N)[None, :]
         total += once(x, row[:, None] * N + column[None, :], mask)
-    tl.store(sums + row, tl.sum(total, 1), mask=row < M)
+    put(sums, row, tl.sum(total, 1) * SCALE, row < M, "")
 
 
 @triton.jit
@@ -104,21 +108,24 @@ def column_sum(
         put(other_out, column, tl.sum(total_other, 0), column < N, STORE)
 
 
-def row_sums(spec: Spec) -> Prepared:
-    """sums = the float32 sum of each row of x."""
-    rows, columns = spec.io.reads[0].shape
-    pointers = {"x": "x", "sums": "sums"}
+def row_sums(spec: Spec, scale: float = 1.0) -> Prepared:
+    """What is written = scale · the float32 sum of each row of x; the rows are as many."""
+    rows = spec.io.writes[0].elements
+    pointers = {"x": spec.io.reads[0].name, "sums": spec.io.writes[0].name}
+    columns = spec.io.reads[0].elements // max(rows, 1)
 
     def plan(choice: Choice) -> Plan:
-        return Plan([sum_kernel(pointers, rows, columns, choice)])
+        return Plan([sum_kernel(pointers, rows, columns, choice, scale)])
 
     return choose(spec, plan, CONFIGURATIONS)
 
 
-def sum_kernel(pointers: Mapping[str, str], rows: int, columns: int, choice: Choice) -> Kernel:
+def sum_kernel(
+    pointers: Mapping[str, str], rows: int, columns: int, choice: Choice, scale: float = 1.0
+) -> Kernel:
     block = min(power_of_two(columns), CHUNK)
     per_tile = rows_per_tile(block, choice)
-    tile = {"M": rows, "N": columns, "ROWS": per_tile, "BLOCK": block}
+    tile = {"M": rows, "N": columns, "SCALE": scale, "ROWS": per_tile, "BLOCK": block}
     grid = (tiles(rows, per_tile), 1, 1)
     return Kernel(row_sum, pointers, tile, grid, warps_of(per_tile * block, choice))
 

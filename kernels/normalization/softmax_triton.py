@@ -31,15 +31,25 @@ def _own(row, N: tl.constexpr, CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def _load(x, at, there, other, POLICY: tl.constexpr):
-    return tl.load(x + at, mask=there, other=other, eviction_policy=POLICY).to(tl.float32)
+def _load(x, at, column, own, N: tl.constexpr, other, POLICY: tl.constexpr, CAUSAL: tl.constexpr):
+    """x of the columns before `own`, else `other`."""
+    if CAUSAL:  # whole vectors, so that accesses are wide; what lies beyond the diagonal is dropped
+        near = (column // 8 * 8 < own) & (column < N)
+        value = tl.load(x + at, mask=near, other=other, eviction_policy=POLICY)
+        value = tl.where(column < own, value.to(tl.float32), other)
+    else:
+        value = tl.load(x + at, mask=column < own, other=other, eviction_policy=POLICY)
+        value = value.to(tl.float32)
+    return value
 
 
 @triton.jit
-def _scores(x, mask, at, there, POLICY: tl.constexpr):
-    value = _load(x, at, there, _NONE, POLICY)
+def _scores(
+    x, mask, at, column, own, N: tl.constexpr, POLICY: tl.constexpr, CAUSAL: tl.constexpr
+):  # fmt: skip
+    value = _load(x, at, column, own, N, _NONE, POLICY, CAUSAL)
     if mask is not None:
-        attended = tl.load(mask + at, mask=there, other=0, eviction_policy=POLICY)
+        attended = tl.load(mask + at, mask=column < own, other=0, eviction_policy=POLICY)
         value = tl.where(attended != 0, value, _NONE)
     return value
 
@@ -54,8 +64,8 @@ def _forward(
     row = tile_rows(ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     at = row * N + column
-    there = (row < M) & (column < _own(row, N, CAUSAL))
-    value = _scores(x, mask, at, there, "evict_first")
+    own = tl.where(row < M, _own(row, N, CAUSAL), 0)
+    value = _scores(x, mask, at, column, own, N, "evict_first", CAUSAL)
     value = (value - tl.max(value, 1)[:, None]) * SCALE
     p = tl.exp(value)
     total = tl.sum(p, 1)[:, None]
@@ -76,7 +86,7 @@ def _forward_long(
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        value = _scores(x, mask, row * N + column, column < own, "")
+        value = _scores(x, mask, row * N + column, column, own, N, "", CAUSAL)
         seen = largest
         largest = tl.maximum(seen, value)
         # While all is -inf, exponentials are relative to 0, and 0.
@@ -87,7 +97,7 @@ def _forward_long(
     sum_ = tl.sum(total * tl.exp((largest - base) * SCALE), 0)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        value = _scores(x, mask, row * N + column, column < own, "evict_first")
+        value = _scores(x, mask, row * N + column, column, own, N, "evict_first", CAUSAL)
         value = (value - top) * SCALE
         out = value - tl.log(sum_) if LOG else tl.exp(value) * (1.0 / sum_)
         put(y, row * N + column, out, column < N, STORE)
@@ -109,11 +119,11 @@ def _backward(
     row = tile_rows(ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     at = row * N + column
-    there = (row < M) & (column < _own(row, N, CAUSAL))
-    d = _load(dy, at, there, 0.0, "evict_first")
-    p = _load(y, at, there, 0.0, "evict_first")
+    own = tl.where(row < M, _own(row, N, CAUSAL), 0)
+    d = _load(dy, at, column, own, N, 0.0, "evict_first", CAUSAL)
+    p = _load(y, at, column, own, N, 0.0, "evict_first", CAUSAL)
     total = tl.sum(d if LOG else d * p, 1)[:, None]
-    put(dx, at, _gradient(d, p, total, there, SCALE, LOG), (row < M) & (column < N), STORE)
+    put(dx, at, _gradient(d, p, total, column < own, SCALE, LOG), (row < M) & (column < N), STORE)
 
 
 @triton.jit
@@ -128,14 +138,15 @@ def _backward_long(
     sums = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        d = _load(dy, row * N + column, column < own, 0.0, "")
-        sums += d if LOG else d * _load(y, row * N + column, column < own, 0.0, "")
+        at = row * N + column
+        d = _load(dy, at, column, own, N, 0.0, "", CAUSAL)
+        sums += d if LOG else d * _load(y, at, column, own, N, 0.0, "", CAUSAL)
     total = tl.sum(sums, 0)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
         at = row * N + column
-        d = _load(dy, at, column < own, 0.0, "evict_first")
-        p = _load(y, at, column < own, 0.0, "evict_first")
+        d = _load(dy, at, column, own, N, 0.0, "evict_first", CAUSAL)
+        p = _load(y, at, column, own, N, 0.0, "evict_first", CAUSAL)
         put(dx, at, _gradient(d, p, total, column < own, SCALE, LOG), column < N, STORE)
 
 

@@ -15,18 +15,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 
 from ..backends.triton import Kernel, tiles
 from ..backends.triton import prepare as prepare_kernels
 from ..spec import Prepared, Spec
+from .max_pool2d import pooled
 
-_BLOCK, _WARPS = 1024, 8
+BLOCK, WARPS = 1024, 8
 
 
 @triton.jit
-def _plane_and_place(N: tl.constexpr, PLANE: tl.constexpr, BLOCK: tl.constexpr):
+def plane_and_place(N: tl.constexpr, PLANE: tl.constexpr, BLOCK: tl.constexpr):
     """(64-bit plane of the block's first lane, then per lane: planes further, place in its own).
 
     Lanes beyond N repeat the last one, so that what they read exists.
@@ -38,7 +41,7 @@ def _plane_and_place(N: tl.constexpr, PLANE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _float32(value):
+def float32(value):
     """As float32. bfloat16 by its bits: comparisons then stay in float32, not packed halves."""
     if value.dtype == tl.bfloat16:
         bits = value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16
@@ -54,7 +57,7 @@ def forward(
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
     BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    plane, further, place = _plane_and_place(N, OUT_H * OUT_W, BLOCK)
+    plane, further, place = plane_and_place(N, OUT_H * OUT_W, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     image = x + plane * (HEIGHT * WIDTH)
     further *= HEIGHT * WIDTH
@@ -68,7 +71,7 @@ def forward(
         for j in tl.static_range(KERNEL):
             column = tl.minimum(tl.maximum(left + j, 0), WIDTH - 1)
             element = further + row * WIDTH + column
-            value = _float32(tl.load(image + element))
+            value = float32(tl.load(image + element))
             if i + j == 0:
                 best, where = value, element
             else:
@@ -90,7 +93,7 @@ def backward(
     CELLS_H: tl.constexpr, CELLS_W: tl.constexpr,
     BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
-    plane, further, place = _plane_and_place(N, CELLS_H * CELLS_W, BLOCK)
+    plane, further, place = plane_and_place(N, CELLS_H * CELLS_W, BLOCK)
     there = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK) < N
     cell_row = place // CELLS_W
     cell_column = place % CELLS_W
@@ -128,30 +131,34 @@ def backward(
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
-    images, channels, out_h, out_w = spec.io.operands["offset"].shape
-    height, width = spec.dims["height"], spec.dims["width"]
-    stride, padding = spec.dims["stride"], spec.dims["padding"]
-    constants = {
+    constants, lanes = geometry(direction, spec)
+    function = forward if direction == "forward" else backward
+    pointers = {name: name for name in spec.io.operands}
+    grid = (tiles(lanes, BLOCK), 1, 1)
+    return prepare_kernels(spec, [Kernel(function, pointers, constants, grid, WARPS)])
+
+
+def geometry(direction: str, spec: Spec) -> tuple[dict[str, Any], int]:
+    """(compile-time constants of a window in images, lanes: N)."""
+    dims = spec.dims
+    planes, height, width = dims["images"] * dims["channels"], dims["height"], dims["width"]
+    kernel, stride, padding = dims["kernel"], dims["stride"], dims["padding"]
+    out_h, out_w = (pooled(n, kernel, stride, padding) for n in (height, width))
+    constants: dict[str, Any] = {
         "HEIGHT": height,
         "WIDTH": width,
         "OUT_H": out_h,
         "OUT_W": out_w,
-        "KERNEL": spec.dims["kernel"],
+        "KERNEL": kernel,
         "STRIDE": stride,
         "PADDING": padding,
-        "BLOCK": _BLOCK,
+        "BLOCK": BLOCK,
         "STORE": ".cs" if spec.streaming else "",
     }
     if direction == "forward":
-        function, lanes = forward, images * channels * out_h * out_w
+        lanes = planes * out_h * out_w
     else:
-        cells = {
-            "CELLS_H": tiles(height + padding, stride),
-            "CELLS_W": tiles(width + padding, stride),
-        }
-        constants |= cells
-        function, lanes = backward, images * channels * cells["CELLS_H"] * cells["CELLS_W"]
-    constants["N"] = lanes
-    pointers = {name: name for name in spec.io.operands}
-    grid = (tiles(lanes, _BLOCK), 1, 1)
-    return prepare_kernels(spec, [Kernel(function, pointers, constants, grid, _WARPS)])
+        cells_h, cells_w = tiles(height + padding, stride), tiles(width + padding, stride)
+        constants |= {"CELLS_H": cells_h, "CELLS_W": cells_w}
+        lanes = planes * cells_h * cells_w
+    return constants | {"N": lanes}, lanes

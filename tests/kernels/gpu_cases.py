@@ -29,9 +29,14 @@ from membound.kernels.spec import Prepared, Spec
 from membound.kernels.target import Target, reference_target
 
 POOLED = ("images", "channels", "height", "width", "kernel", "stride", "padding")
+HEADS = [
+    {"positions": 3, "q_heads": 5, "k_heads": 2, "width": 12},
+    {"positions": 1, "q_heads": 1, "k_heads": 1, "width": 2},
+]
 SQUARES = [{"matrices": 2, "columns": 33}, {"matrices": 0, "columns": 4}]
 SMALL = {
     "squares": SQUARES,
+    "heads": HEADS,
     "flat": [
         {"rows": 3, "columns": 6001},
         {"rows": 3, "columns": 5},
@@ -64,6 +69,7 @@ SMALL = {
 # Numba's simulator runs warps of 4 threads: rows of every kind are an eighth as long.
 SIMULATED = {
     "squares": SQUARES,
+    "heads": HEADS,
     "flat": [{"rows": 2, "columns": 600}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
     "rows": [
         {"rows": 2, "columns": 129},
@@ -82,6 +88,7 @@ OPERATIONS = (
 # CuPy's text knows no layouts: an odd length, many rows, none.
 HOSTED = {
     "squares": SQUARES,
+    "heads": HEADS,
     "flat": [{"rows": 3, "columns": 2001}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
     "rows": [{"rows": 4, "columns": 1025}, {"rows": 37, "columns": 24}, {"rows": 0, "columns": 40}],
     "images": [*SMALL["images"][:5], SMALL["images"][-1]],
@@ -117,7 +124,8 @@ def _fitting(operation: Operation, shapes: Sequence[Mapping[str, int]]) -> list[
     """`shapes` with the dimensions `operation` has, each once."""
     found: list[dict[str, int]] = []
     for shape in shapes:
-        dims = {name: shape[name] for name in operation.dims}
+        known = {"out_height": 3, "out_width": 5, "groups": 1, **shape}
+        dims = {name: known[name] for name in operation.dims}
         if dims not in found:
             found.append(dims)
     return found
@@ -128,8 +136,9 @@ def _shapes(toolchain: Any) -> dict[str, list[dict[str, int]]]:
 
 
 def _kind(operation: Operation) -> str:
-    if "matrices" in operation.dims:
-        return "squares"
+    for first, kind in (("matrices", "squares"), ("positions", "heads")):
+        if first in operation.dims:
+            return kind
     if "columns" not in operation.dims:
         return "images"
     directions = operation.directions({"rows": 2, "columns": 3}, operation.dtypes[0])

@@ -30,7 +30,8 @@ CATALOGUE = discover()
 IMPLEMENTED = {
     name: operation
     for name, operation in CATALOGUE.operations.items()
-    if CATALOGUE.default(name, "triton") is not None
+    if (found := CATALOGUE.default(name, "triton")) is not None
+    and found.refuses("forward", operation.dtypes[0].name) is None
 }
 
 
@@ -105,7 +106,8 @@ EVERY = [
     for direction in DIRECTIONS
     if operation.has(direction) and operation.name not in ("scale", "add", "mix_1r1w", "mix_0r1w")
 ]
-GATHERS = ("max_pool2d",)
+GATHERS = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
+MIXED = ("max_pool2d_nhwc", "adamw_master")  # narrower elements are written beside vectors
 LATER = ("column_sum",)  # partials are in the cache
 
 
@@ -119,7 +121,7 @@ def test_machine_code(name: str, direction: DirectionName) -> None:
         if name not in GATHERS and kernel.name not in LATER:
             assert "ld.global" not in ptx or ".v4.b32" in ptx
             streams = [line for line in ptx.splitlines() if "st.global.cs" in line]
-            assert all(".v4.b32" in line for line in streams)
+            assert name in MIXED or all(".v4.b32" in line for line in streams)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])

@@ -1,0 +1,56 @@
+"""AdamW in Triton, whole and by its steps, with the numbers of adamw.py."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ..backends.triton_elementwise import stream
+from ..spec import Prepared, Spec
+from .adamw import numbers
+
+_NUMBERS = numbers()
+_DECAY, _BETA1, _REST1, _BETA2, _REST2, _RATE, _ROOT, _EPS = map(tl.constexpr, _NUMBERS)
+
+
+@triton.jit
+def _decay(p):
+    return p * _DECAY
+
+
+@triton.jit
+def _first_moment(g, m):
+    return _BETA1 * m + _REST1 * g
+
+
+@triton.jit
+def _second_moment(g, v):
+    return _BETA2 * v + _REST2 * (g * g)
+
+
+@triton.jit
+def _step(p, m, v):
+    return p - _RATE * m / (tl.sqrt(v) * _ROOT + _EPS)
+
+
+@triton.jit
+def _whole(p, g, m, v):
+    new_m = _first_moment(g, m)
+    new_v = _second_moment(g, v)
+    return _step(_decay(p), new_m, new_v), new_m, new_v
+
+
+_FUNCTIONS = {
+    "adamw": _whole,
+    "adamw_master": _whole,
+    "adamw_decay": _decay,
+    "adamw_first_moment": _first_moment,
+    "adamw_second_moment": _second_moment,
+    "adamw_step": _step,
+}
+
+
+def prepare(direction: str, spec: Spec) -> Prepared:
+    return stream(spec, _FUNCTIONS[spec.operation.name])
