@@ -38,19 +38,26 @@ def launch(toolchain: Toolchain, target: Target, device: str, dtype: str) -> Non
     """Build, launch once and check; raises what goes wrong, ValueError for a wrong result."""
     import torch
 
-    (kernel,) = toolchain.build(SOURCE, [f"count<{CTYPES[dtype]}>"], target)
     y = torch.zeros(THREADS, dtype=getattr(torch, dtype), device=device)
-    stream = torch.cuda.current_stream(device) if y.is_cuda else None
+    wait: Callable[[], object] = torch.cuda.synchronize if y.is_cuda else lambda: None
+    stream = torch.cuda.Stream(y.device) if y.is_cuda else None  # type: ignore[no-untyped-call,unused-ignore]
+    (kernel,) = toolchain.build(SOURCE, [f"count<{CTYPES[dtype]}>"], target)
+    wait()
     kernel.bind(stream, Geometry(1, THREADS), [y])()
+    wait()
     if y.cpu().tolist() != list(range(THREADS)):
         raise ValueError("the kernel ran and left wrong values")
 
 
 def main() -> int:
+    import torch
+
     from ..kernels.backends.cuda_nvrtc import NvrtcToolchain
 
     target = Target(**json.load(sys.stdin))
     device = f"cuda:{target.ordinal}"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(device)
     print(json.dumps(probed(lambda dtype: launch(NvrtcToolchain(), target, device, dtype))))
     return 0
 
