@@ -167,6 +167,7 @@ def check(spec: Spec, prepared: Prepared, stream: Any = None) -> str | None:
     if spec.operation.name in ACTIVATIONS and "x" in inputs:
         flat = inputs["x"].view(-1)
         flat[: len(SPECIAL)] = torch.tensor(SPECIAL)[: flat.numel()]
+    _make_special(spec, inputs)
     exact = evaluate(spec.io, inputs)
     before = {name: value.clone() for name, value in inputs.items()}
     seen = []
@@ -185,6 +186,18 @@ def check(spec: Spec, prepared: Prepared, stream: Any = None) -> str | None:
         if reason:
             return reason
     return None
+
+
+def _make_special(spec: Spec, inputs: Mapping[str, torch.Tensor]) -> None:
+    """Rows that softmax or cross-entropy treat apart from others, where there are three rows."""
+    name, columns = spec.operation.name, spec.dims.get("columns", 0)
+    if name.startswith("cross_entropy") and len(inputs["target"]) > 2:
+        inputs["target"][:2] = torch.tensor([-100, columns])
+    if name in ("log_softmax", "scaled_masked_softmax") and "x" in inputs and columns > 5:
+        inputs["x"][0], inputs["x"][1, 1] = -inf, nan
+    if name == "causal_softmax":
+        above = torch.ones(columns, columns).triu(1).bool()
+        inputs["x" if "x" in inputs else "dy"][:, above] = nan
 
 
 def _compare(tensor: Tensor, got: torch.Tensor, exact: torch.Tensor) -> str | None:
