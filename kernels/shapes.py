@@ -203,7 +203,7 @@ POOLED_LAST_IMAGES = (
     *POOLED_IMAGES[4:],
 )
 
-# Images normalized by groups of channels: 32 groups, PyTorch's and most models' choice, and corners.
+# Images normalized by groups of channels: 32 groups, PyTorch's and most models', and corners.
 GROUPED_IMAGES = (
     scaled("images", images=32, channels=256, height=56, width=56, groups=32),
     layer(images=32, channels=64, height=112, width=112, groups=32),

@@ -52,7 +52,8 @@ NOT_ENLARGED = {
 
 SAME_INDEXING = {
     **{f"quantize_{form}": "quantize_nvfp4" for form in ("e4m3", "e5m2")},
-    **{f"quantize_mxfp{bits}_{way}": "quantize_nvfp4" for bits in (8, 4) for way in ("floor", "up")},
+    **{f"quantize_mxfp8_{way}": "quantize_nvfp4" for way in ("floor", "up")},
+    **{f"quantize_mxfp4_{way}": "quantize_nvfp4" for way in ("floor", "up")},
     **{f"swiglu_quantize_{form}": "quantize_nvfp4" for form in ("e4m3", "nvfp4")},
     "quantize_int8_rows": "quantize_e4m3_rows",
     **{f"dequantize_{form}": "dequantize_e4m3_rows" for form in ("e4m3", "e5m2", "int8_rows")},
