@@ -22,17 +22,17 @@ def _decay(p):
 
 @triton.jit
 def _first_moment(g, m):
-    return _BETA1 * m + _REST1 * g
+    return m * _BETA1 + g * _REST1
 
 
 @triton.jit
 def _second_moment(g, v):
-    return _BETA2 * v + _REST2 * (g * g)
+    return v * _BETA2 + (g * g) * _REST2
 
 
 @triton.jit
 def _step(p, m, v):
-    return p - _RATE * m / (tl.sqrt(v) * _ROOT + _EPS)
+    return p - m * _RATE / (tl.sqrt(v) * _ROOT + _EPS)
 
 
 @triton.jit

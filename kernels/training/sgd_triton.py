@@ -16,12 +16,12 @@ _RATE, _MOMENTUM = tl.constexpr(RATE), tl.constexpr(MOMENTUM)
 
 @triton.jit
 def _step(p, direction):
-    return p - _RATE * direction
+    return p - direction * _RATE
 
 
 @triton.jit
 def _moved(g, b):
-    return _MOMENTUM * b + g
+    return b * _MOMENTUM + g
 
 
 @triton.jit
