@@ -30,6 +30,8 @@ _POINTERS = {
     "float16": "*fp16",
     "bfloat16": "*bf16",
     "uint8": "*u8",
+    "int8": "*i8",
+    "int32": "*i32",
     "int64": "*i64",
 }
 
