@@ -13,7 +13,7 @@ from membound.kernels.discovery import Catalogue, discover
 from membound.kernels.operation import DIRECTIONS, Operation
 
 BACKENDS: Mapping[int, tuple[str, ...]] = {
-    1: ("cuda", "cupy", "numba", "torch", "cpu"),
+    1: ("cuda", "cupy", "numba", "triton", "torch", "cpu"),
     2: ("cuda", "torch"),
     3: ("cuda", "torch"),
 }
