@@ -89,6 +89,8 @@ class Walk:
             "allocates": ready.prepared.allocates,
             "choice": dict(ready.prepared.choice),
         }
+        if ready.prepared.schedule_bytes is not None:
+            common["schedule_bytes"] = ready.prepared.schedule_bytes
         for record in records:
             known = replace(record, **common)
             if verified.reason is not None:

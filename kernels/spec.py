@@ -66,6 +66,8 @@ class Prepared:
     scratch: buffers it needs beside the operands (partial sums), allocated by whoever binds.
     allocates: it allocates its outputs inside the clock.
     choice: the configuration it chose, empty where there is nothing to choose.
+    schedule_bytes: bytes that it moves on this target where those are not what the direction says,
+        which is what the most capable device needs.
     compile_seconds: time spent compiling, None where it is not known apart.
     """
 
@@ -73,6 +75,7 @@ class Prepared:
     scratch: Sequence[Tensor] = ()
     allocates: bool = False
     choice: Choice = field(default_factory=dict)
+    schedule_bytes: int | None = None
     compile_seconds: float | None = None
 
 

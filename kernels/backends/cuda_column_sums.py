@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 
 from ..dtypes import float32
+from ..long_rows import bytes_of_two_reads
 from ..operation import Tensor
 from ..spec import Launch, Prepared, Spec, Tensors
 from ..target import Target
@@ -100,4 +101,9 @@ def prepare_backward(
 
         return launch
 
-    return Prepared(bind, [*scratch, *partials], choice={"path": path, "plan": str(plan)})
+    return Prepared(
+        bind,
+        [*scratch, *partials],
+        choice={"path": path, "plan": str(plan)},
+        schedule_bytes=bytes_of_two_reads(spec.io, "dh") if path == "tiles" else None,
+    )

@@ -1,7 +1,8 @@
 """RMSNorm in CUDA C++, with or without a residual add: how `include/row_rms.cuh` is launched.
 
-Rows are kept in registers while they fit, forward then in shared memory, then read again; backward
-goes from registers to tiles of columns, which read dy and x twice. `choice["path"]` says which.
+Rows are kept in registers while they fit, forward then in shared memory, then in that of a cluster
+where the device has them, then read again; backward goes from registers to tiles of columns, which
+read dy and x twice. `choice["path"]` says which.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 
 import numpy
 
+from ..long_rows import bytes_of_two_reads
 from ..spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 from ..target import Target
-from .cuda import TYPES, Geometry, build, operands, reuse
+from .cuda import TYPES, build, operands, reuse
 from .cuda_column_sums import prepare_backward, tile_plan
 from .cuda_column_sums import tiling as tiling
 from .cuda_rows import (
@@ -22,8 +24,8 @@ from .cuda_rows import (
     RESERVED,
     WARP,
     RowPlan,
+    cluster_plan,
     cut,
-    grid,
     lanes_and_vectors,
     longest_row,
     nothing,
@@ -99,14 +101,17 @@ def _forward(spec: Spec, source: Path) -> Prepared:
     rows, columns = spec.dims["rows"], spec.dims["columns"]
     residual = "residual" in spec.io.operands
     path, plan = forward_plan(columns, spec.dtype.bits // 8, spec.target, residual=residual)
+    if path == "twice":
+        shared = cluster_plan(columns, spec.dtype.bits // 8, spec.target)
+        path, plan = ("cluster", shared) if shared else (path, plan)
     arguments = f"{TYPES[spec.dtype.name]}, {plan}, {reuse(spec)}"
     if path == "registers":
         name = f"{spec.operation.name}_forward<{arguments}>"
     else:
-        staged = str(path == "shared").lower()
+        staged = str(path in {"shared", "cluster"}).lower()
         name = f"{spec.operation.name}_forward_steps<{arguments}, {staged}>"
     (kernel,) = build(spec, source, name)
-    geometry = Geometry(grid(rows, plan, spec.target), plan.threads, plan.shared_bytes)
+    geometry = plan.geometry(rows, spec.target)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         data = operands(tensors, spec.io.operands.values())
@@ -115,7 +120,11 @@ def _forward(spec: Spec, source: Path) -> Prepared:
         extents = sizes(spec, plan, tensors)
         return kernel.bind(stream, geometry, [*data, *extents, numpy.float32(EPS)])
 
-    return Prepared(bind, choice={"path": path, "plan": str(plan)})
+    return Prepared(
+        bind,
+        choice={"path": path, "plan": str(plan)},
+        schedule_bytes=bytes_of_two_reads(spec.io) if path == "twice" else None,
+    )
 
 
 def _backward(spec: Spec, source: Path) -> Prepared:

@@ -1,6 +1,7 @@
 """Rows that become rows in CUDA C++: how the skeleton `include/row_map.cuh` is launched.
 
-Rows are kept in registers while they fit, then in shared memory, then read again.
+Rows are kept in registers while they fit, then in shared memory, then in that of a cluster where
+the device has them, then read again.
 `choice["path"]` says which.
 """
 
@@ -13,17 +14,18 @@ from typing import Any
 import numpy
 import torch
 
+from ..long_rows import bytes_of_two_reads
 from ..spec import CannotPrepare, Launch, Prepared, Spec, Tensors
 from ..target import Target
-from .cuda import TYPES, Geometry, build, operands, reuse
+from .cuda import TYPES, build, operands, reuse
 from .cuda_rows import (
     BLOCK,
     MOST_LANES,
     RESERVED,
     WARP,
     RowPlan,
+    cluster_plan,
     cut,
-    grid,
     lanes_and_vectors,
     longest_row,
     nothing,
@@ -116,12 +118,15 @@ def prepare_map(
         more=more,
         single=single,
     )
+    if path == "twice":
+        shared = cluster_plan(columns, spec.dtype.bits // 8, spec.target, streams)
+        path, plan = ("cluster", shared) if shared else (path, plan)
     named = [TYPES[spec.dtype.name], str(plan), reuse(spec), *options]
     if path != "registers":
         kernel += "_steps"
-        named.append(str(path == "shared").lower())
+        named.append(str(path in {"shared", "cluster"}).lower())
     (built,) = build(spec, source, f"{kernel}<{', '.join(named)}>")
-    geometry = Geometry(grid(rows, plan, spec.target), plan.threads, plan.shared_bytes)
+    geometry = plan.geometry(rows, spec.target)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         data = operands(tensors, spec.io.operands.values())
@@ -129,4 +134,8 @@ def prepare_map(
             return nothing
         return built.bind(stream, geometry, arguments(data, sizes(spec, plan, tensors)))
 
-    return Prepared(bind, choice={"path": path, "plan": str(plan)})
+    return Prepared(
+        bind,
+        choice={"path": path, "plan": str(plan)},
+        schedule_bytes=bytes_of_two_reads(spec.io) if path == "twice" else None,
+    )

@@ -12,17 +12,21 @@ import numpy
 
 from ..spec import Spec, Tensors
 from ..target import KIB, Target
-from .cuda import vector_bytes
+from .cuda import Geometry, vector_bytes
 
 WARP = 32
 BLOCK = 256  # threads where rows share a block, and the most one row gets if it can do with them
 MOST_LANES = 512  # of one row; 1024 would leave one block per multiprocessor with 1536 threads
+CLUSTERS = (2, 4, 8)  # blocks; what every device with clusters can launch
 RESERVED = 2 * KIB  # shared memory a block takes beside what it asks for
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """`RowPlan` of include/row.cuh, with the shared memory of a block and the resident blocks."""
+    """`RowPlan` of include/row.cuh, with the shared memory of a block and the resident blocks.
+
+    cluster: blocks that share a row.
+    """
 
     bytes: int
     threads: int
@@ -31,6 +35,7 @@ class RowPlan:
     ragged: bool
     blocks: int
     shared_bytes: int = 0
+    cluster: int = 1
 
     @property
     def rows(self) -> int:
@@ -39,14 +44,20 @@ class RowPlan:
 
     def __str__(self) -> str:
         shape = f"{self.bytes}, {self.threads}, {self.lanes}, {self.vectors}"
-        return f"RowPlan<{shape}, {str(self.ragged).lower()}, {self.blocks}>"
+        cluster = f", {self.cluster}" if self.cluster > 1 else ""
+        return f"RowPlan<{shape}, {str(self.ragged).lower()}, {self.blocks}{cluster}>"
+
+    def geometry(self, rows: int, target: Target) -> Geometry:
+        """The launch over so many rows."""
+        return Geometry(grid(rows, self, target), self.threads, self.shared_bytes, self.cluster)
 
 
 def grid(rows: int, plan: RowPlan, target: Target) -> int:
-    """Blocks that are all resident and whose numbers of rows differ by one at most."""
+    """Blocks, in whole clusters, that are all resident and whose rows differ by one at most."""
     groups = -(-rows // plan.rows)
-    turns = -(-groups // (target.multiprocessors * plan.blocks))
-    return -(-groups // max(turns, 1))
+    at_once = max(1, target.multiprocessors * plan.blocks // plan.cluster)
+    turns = -(-groups // at_once)
+    return -(-groups // max(turns, 1)) * plan.cluster
 
 
 def cut(columns: int, itemsize: int, target: Target) -> tuple[int, bool]:
@@ -98,6 +109,27 @@ def resident(threads: int, registers: int, shared_bytes: int, target: Target) ->
             target.shared_per_multiprocessor // (shared_bytes + RESERVED),
         ),
     )
+
+
+def cluster_plan(columns: int, itemsize: int, target: Target, streams: int = 1) -> RowPlan | None:
+    """Plan of rows that a cluster keeps in shared memory, `streams` matrices; None if none can.
+
+    The smallest cluster that leaves a multiprocessor two blocks, so that one loads while the other
+    waits for its sums; else the smallest that can.
+    """
+    width, ragged = cut(columns, itemsize, target)
+    vectors = longest_row(columns, width // itemsize, ragged)
+    each = max(1, 64 // width // streams)
+    registers = 128 if ragged else 64
+    plans = []
+    for cluster in (size for size in CLUSTERS if size <= target.blocks_per_cluster):
+        shared = -(-vectors // (MOST_LANES * cluster)) * MOST_LANES * width * streams
+        if shared <= target.shared_per_block - RESERVED:
+            blocks = min(resident(MOST_LANES, registers, shared, target), 2)
+            plans.append(
+                RowPlan(width, MOST_LANES, MOST_LANES, each, ragged, blocks, shared, cluster)
+            )
+    return min(plans, key=lambda plan: (-plan.blocks, plan.cluster), default=None)
 
 
 def sizes(spec: Spec, plan: RowPlan, tensors: Tensors) -> tuple[numpy.generic, ...]:

@@ -10,6 +10,7 @@
 // 1. Two kernels, the norm's backward and an add of dh: dnorm is written and read again.
 // 2. One kernel: dh is loaded with dy and h and added in float32 before the only rounding.
 #include "row_rms.cuh"
+#include "row_rms_cluster.cuh"
 
 template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
@@ -26,9 +27,9 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     add_rms_norm_forward_steps(const T* x, const T* residual, const T* weight, T* h, T* y,
                                float* rstd, long long rows, int columns, int shift,
                                int weight_shift, float inverse_columns, float eps) {
-  RmsForward<T>{x, residual, weight, h, y, rstd, rows, columns, shift, weight_shift,
-                inverse_columns, eps}
-      .template in_steps<Plan, true, kStaged, kStores>();
+  rms_of_long_rows<Plan, true, kStaged, kStores>(
+      RmsForward<T>{x, residual, weight, h, y, rstd, rows, columns, shift, weight_shift,
+                    inverse_columns, eps});
 }
 
 template <typename T, class Plan, Reuse kStores>

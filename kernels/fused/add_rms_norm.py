@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from ..dtypes import FLOATS, DType, float32
+from ..long_rows import reread
 from ..normalization import rms_norm as norm
 from ..operation import Chain, Direction, Directions, Step, Tensor, operation, tensors
 from ..shapes import ROWS
@@ -60,10 +61,14 @@ def add_rms_norm(rows: int, columns: int, dtype: DType) -> Directions:
     (dweight,) = tensors("dweight", (columns,), dtype, reduces=rows)
     rstd = Tensor("rstd", (rows,), float32, reduces=columns)
     return Directions(
-        forward=Direction(
-            reads=[x, residual, weight], writes=[h, y], saves=[rstd], reference=forward
+        forward=reread(
+            Direction(reads=[x, residual, weight], writes=[h, y], saves=[rstd], reference=forward),
+            h,
         ),
-        backward=Direction(
-            reads=[dy, dh, h, weight, rstd], writes=[dx, dweight], reference=backward
+        backward=reread(
+            Direction(reads=[dy, dh, h, weight, rstd], writes=[dx, dweight], reference=backward),
+            dy,
+            h,
+            longest=norm.LONGEST_BACKWARD,
         ),
     )

@@ -20,7 +20,9 @@
 //   kVectors  of a row that one thread keeps
 //   kRagged   rows that do not all begin on kBytes
 //   kBlocks   resident on a multiprocessor at once: the registers a thread may have follow from it
-template <int kBytes_, int kThreads_, int kLanes_, int kVectors_, bool kRagged_, int kBlocks_>
+//   kCluster  blocks that share a row (row_cluster.cuh)
+template <int kBytes_, int kThreads_, int kLanes_, int kVectors_, bool kRagged_, int kBlocks_,
+          int kCluster_ = 1>
 struct RowPlan {
   static constexpr int kBytes = kBytes_;
   static constexpr int kThreads = kThreads_;
@@ -28,6 +30,7 @@ struct RowPlan {
   static constexpr int kVectors = kVectors_;
   static constexpr bool kRagged = kRagged_;
   static constexpr int kBlocks = kBlocks_;
+  static constexpr int kCluster = kCluster_;
   static constexpr int kGroups = kThreads / kLanes;
   static_assert(kLanes <= 32 ? 32 % kLanes == 0 : kLanes == kThreads && kLanes % 32 == 0,
                 "a row belongs to a part of one warp or to the whole block");

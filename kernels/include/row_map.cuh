@@ -120,11 +120,15 @@ __device__ void reduce_and_write(const Body& body, long long n, const Cut& cut, 
   if (lane == 0 && n < body.rows) body.finish(n, result);
 }
 
+template <class Plan, class Body>
+__device__ void rows_in_cluster(const Body& body);  // row_cluster.cuh
+
 // Longer rows: kVectors at a time. The row waits in shared memory for its result; one that does not
 // fit there is read again (kStaged false), from the cache if that is large enough. A thread reads
-// back what it wrote itself, so no barrier stands between.
+// back what it wrote itself, so no barrier stands between. A cluster keeps what one block cannot.
 template <class Plan, bool kStaged, class Body>
 __device__ void rows_in_steps(const Body& body) {
+  if constexpr (Plan::kCluster > 1) return rows_in_cluster<Plan>(body);
   using Kept = typename Body::Kept;
   using Reduction = RowReduction<Plan::kLanes, 2>;
   SHARED_ARRAY(float, slots, Reduction::kFloats);
@@ -172,3 +176,5 @@ __device__ void rows_in_steps(const Body& body) {
     if (threadIdx.x == 0) body.finish(n, result);
   }
 }
+
+#include "row_cluster.cuh"

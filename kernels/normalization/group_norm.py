@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 
 from ..dtypes import FLOATS, DType, float32
-from ..long_rows import LONGEST
+from ..long_rows import LONGEST_OF_BLOCK
 from ..operation import Direction, Directions, operation, tensors
 from ..shapes import GROUPED_IMAGES, INSTANCE_IMAGES
 from .batch_norm import twice
@@ -78,7 +78,7 @@ def _directions(shape: tuple[int, int, int, int], groups: int, dtype: DType) -> 
         reference=lambda x, weight, bias: forward(x, weight, bias, groups),
     )
     back = Direction(reads=[dy, x, weight, mean, rstd], writes=[dx, *gradients], reference=backward)
-    if dtype.nbytes(elements) > LONGEST:
+    if dtype.nbytes(elements) > LONGEST_OF_BLOCK:
         there = replace(there, schedule_bytes=there.traffic + x.traffic)
     return Directions(there, twice(back, *back.reads))
 

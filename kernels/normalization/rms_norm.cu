@@ -10,7 +10,8 @@
 // 5. The next row's loads are issued before this row's reduction, so that no block ever waits with
 //    nothing on its way; loads skip L1, stores stream past the cache.
 // 6. Rows that do not begin on 16 bytes are cut where memory is aligned: only their ends go by
-//    elements. Rows too long for registers wait in shared memory; longer ones are read twice.
+//    elements. Rows too long for registers wait in shared memory, longer ones in that of a cluster
+//    (sm_90 and later); still longer ones are read twice.
 //
 // Backward
 // 1. dx by rows, then dweight by columns in a second kernel: dy and x are read twice.
@@ -22,6 +23,7 @@
 // 5. Rows too long for registers: a first kernel leaves each row's dot, a second one owns tiles of
 //    columns.
 #include "row_rms.cuh"
+#include "row_rms_cluster.cuh"
 
 template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
@@ -37,9 +39,9 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     rms_norm_forward_steps(const T* x, const T* weight, T* y, float* rstd, long long rows,
                            int columns, int shift, int weight_shift, float inverse_columns,
                            float eps) {
-  RmsForward<T>{x, nullptr, weight, nullptr, y, rstd, rows, columns, shift, weight_shift,
-                inverse_columns, eps}
-      .template in_steps<Plan, false, kStaged, kStores>();
+  rms_of_long_rows<Plan, false, kStaged, kStores>(
+      RmsForward<T>{x, nullptr, weight, nullptr, y, rstd, rows, columns, shift, weight_shift,
+                    inverse_columns, eps});
 }
 
 template <typename T, class Plan, Reuse kStores>

@@ -9,10 +9,16 @@ from __future__ import annotations
 import torch
 
 from ..dtypes import FLOATS, DType, float32
+from ..long_rows import reread
 from ..operation import Direction, Directions, Tensor, operation, tensors
 from ..shapes import NORMALIZED_ROWS
+from ..target import KIB
 
 EPS = 1e-6
+
+LONGEST_BACKWARD = 64 * KIB
+"""Bytes of dy and x of the longest row that is read once: backward sums by columns too, and 512
+threads have registers for so much."""
 
 
 def forward(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,7 +41,8 @@ def rms_norm(rows: int, columns: int, dtype: DType) -> Directions:
     (weight,) = tensors("weight", (columns,), dtype)
     (dweight,) = tensors("dweight", (columns,), dtype, reduces=rows)
     rstd = Tensor("rstd", (rows,), float32, reduces=columns)
+    there = Direction(reads=[x, weight], writes=[y], saves=[rstd], reference=forward)
+    back = Direction(reads=[dy, x, weight, rstd], writes=[dx, dweight], reference=backward)
     return Directions(
-        forward=Direction(reads=[x, weight], writes=[y], saves=[rstd], reference=forward),
-        backward=Direction(reads=[dy, x, weight, rstd], writes=[dx, dweight], reference=backward),
+        forward=reread(there, x), backward=reread(back, dy, x, longest=LONGEST_BACKWARD)
     )
