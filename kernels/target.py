@@ -26,9 +26,7 @@ class Target:
     shared_per_multiprocessor: int = 64 * KIB
     registers_per_multiprocessor: int = 65536
     blocks_per_multiprocessor: int = 16
-    blocks_per_cluster: int = (
-        1  # at most, on every part of this kind; 1 where there are no clusters
-    )
+    blocks_per_cluster: int = 1  # at most; 1 where there are no clusters
     ordinal: int = 0
 
     @property

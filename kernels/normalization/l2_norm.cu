@@ -6,7 +6,8 @@
 // 2. A block per row, vectors of 16 bytes: coalesced; x is read twice.
 // 3. The row (backward: dy and x) stays in registers, packed, until its sum is known: one read.
 // 4. A persistent grid, the next row's loads (backward: its norm too) before this row's sum.
-// 5. Rows too long for registers wait in shared memory; longer ones are read twice.
+// 5. Rows too long for registers wait in shared memory, longer ones in that of a cluster (sm_90 and
+//    later); still longer ones are read twice.
 #include "row_l2.cuh"
 
 template <typename T, class Plan, Reuse kStores>

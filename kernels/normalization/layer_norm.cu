@@ -11,8 +11,9 @@
 //    sums over the row merge them.
 // 5. A persistent grid, and the next row's loads before this row's sums. Weight and bias come from
 //    L1 under those loads.
-// 6. Rows too long for registers wait in shared memory, longer ones are read twice: the moments of
-//    each step are merged as those of threads are.
+// 6. Rows too long for registers wait in shared memory, longer ones in that of a cluster (sm_90 and
+//    later), still longer ones are read twice: the moments of each step are merged as those of
+//    threads are.
 //
 // Backward
 // 1. dx by rows, dweight and dbias by columns: dy and x are read twice.

@@ -10,7 +10,8 @@
 //    each, where the special function units would fall behind HBM with two.
 // 4. The next row's loads are issued before this row's reductions.
 // 5. Rows too long for registers wait in shared memory, packed, while the online form finds maximum
-//    and sum in one sweep; still longer ones are read twice.
+//    and sum in one sweep; longer ones in that of a cluster (sm_90 and later); still longer ones
+//    are read twice.
 // 6. A mask is loaded beside x, a byte an element. Causal rows end at their own column: what lies
 //    above the diagonal is written and never read.
 //

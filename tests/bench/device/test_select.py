@@ -139,6 +139,25 @@ def test_unanswered_limits_are_the_architecture_s(bare: type) -> None:
     assert select("cuda", machine=bare(gpus=[unknown])).target.arch == "sm_103"
 
 
+@pytest.mark.parametrize(
+    ("capability", "answer", "most"),
+    [
+        ((8, 9), {}, 1),
+        ((9, 0), {}, 8),
+        ((12, 1), {"CLUSTER_LAUNCH": 1}, 8),
+        ((9, 0), {"CLUSTER_LAUNCH": 0}, 1),
+    ],
+)
+def test_clusters_are_the_architecture_s_unless_the_device_has_none(
+    bare: type, capability: tuple[int, int], answer: dict[str, int], most: int
+) -> None:
+    named = dict(
+        zip(("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR"), capability, strict=True)
+    )
+    card = _card(FIRST, "0000:01:00.0", **named, **answer)
+    assert select("cuda", machine=bare(gpus=[card])).target.blocks_per_cluster == most
+
+
 def test_a_machine_that_refuses_everything_is_still_described() -> None:
     class Refusing:
         def __getattr__(self, name: str) -> Any:
