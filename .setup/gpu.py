@@ -10,13 +10,12 @@ Exit status: that of the first step that failed; 4 where there is no GPU (make p
 """
 
 import importlib.util
-import os
 import subprocess
 import sys
-from pathlib import Path
+
+from linked import ROOT, link, membound
 
 OLDEST_PYTHON = (3, 11)
-ROOT = Path(__file__).resolve().parents[1]
 # Module to the package that brings it: nothing is measured without these.
 NEEDED = {
     "torch": "torch",
@@ -36,24 +35,11 @@ OPTIONAL = {
 }
 
 
-def link() -> str:
-    """A folder for PYTHONPATH in which the repository root has its package name."""
-    folder = ROOT / ".link"
-    folder.mkdir(exist_ok=True)
-    if not (folder / "membound").is_symlink():
-        (folder / "membound").symlink_to("..")
-    return str(folder)
-
-
 def has(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
         return False
-
-
-def membound(*arguments: str) -> int:
-    return subprocess.call([sys.executable, "-P", "-m", "membound.cli", *arguments])
 
 
 def main() -> int:
@@ -80,5 +66,5 @@ def main() -> int:
 if __name__ == "__main__":
     if sys.version_info < OLDEST_PYTHON:
         sys.exit(f"membound needs Python 3.11 or newer; {sys.executable} is older")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [link(), os.environ.get("PYTHONPATH")]))
+    link()
     sys.exit(main())

@@ -23,7 +23,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu import link, membound
+from linked import link, membound
 
 CONCLUSIONS = {0: "success", 5: "inconclusive"}
 """Of a gate's exit status; every other one is a failure."""
@@ -124,5 +124,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [link(), os.environ.get("PYTHONPATH")]))
+    link()
     sys.exit(main())
