@@ -113,8 +113,9 @@ def specs(
             shapes = _shapes(toolchain)[_kind(operation)]
             if toolchain is not None and operation.tier > 1:  # a skeleton of tier 1
                 shapes = shapes[:2] if dtype == operation.dtypes[-1] else []
-            if toolchain is simulate and dtype == dtypes.float16:  # slow, and as bfloat16
-                continue
+            converted = dtype != FULL_DTYPE and FULL_DTYPE in operation.dtypes
+            if toolchain is simulate and converted and operation.name not in OPERATIONS:
+                continue  # slow: how types are converted is seen on those
             if operation.name not in LONG:
                 shapes = [shape for shape in shapes if shape.get("columns", 0) <= 16_384]
             for dims in _fitting(operation, shapes if dtype == FULL_DTYPE else shapes[:1]):
