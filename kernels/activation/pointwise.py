@@ -25,6 +25,8 @@ CUBIC = 0.044715
 
 GELU_TERMS = 2
 """Φ(x) = (1 + erf(x / sqrt(2))) / 2 as libraries compute it."""
+GELU_TANH_TERMS = 4
+"""Its slope as libraries compute it: (1 + t) / 2 + x / 2 · (1 - t²) · u', t = tanh(u)."""
 
 _FAR = 100.0
 """Beyond it the slopes of gelu and mish are 0 or 1 in float64 too, once x · exp(-x) is 0."""
@@ -161,7 +163,7 @@ def gelu_tanh(rows: int, columns: int, dtype: DType) -> Directions:
         s, near = share(x), x.clamp(-_FAR, _FAR)
         return dy * (s + near * s * (1 - s) * slope * (1 + 3 * CUBIC * near * near))
 
-    return pointwise(rows, columns, dtype, forward, backward)
+    return pointwise(rows, columns, dtype, forward, backward, terms=GELU_TANH_TERMS)
 
 
 @operation(shapes=ROWS, dtypes=FLOATS)

@@ -11,9 +11,10 @@ import torch
 from membound.kernels.backends.cuda_bias import bias_plan
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import FLOATS, DType, bfloat16, float16, float32
-from membound.kernels.inputs import evaluate
+from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.operation import DirectionName
 from membound.kernels.target import ARCHITECTURES, reference_target
+from membound.kernels.tolerance import compare
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
 
 LIMITS = ("silu", "gelu", "gelu_tanh", "mish", "hardswish")
@@ -205,3 +206,17 @@ def test_a_chain_keeps_for_backward_what_forward_made(
             torch.testing.assert_close(
                 written[tensor.name].double(), exact[tensor.name], rtol=0.05, atol=0.05
             )
+
+
+@pytest.mark.parametrize(("approximate", "right"), [("tanh", True), ("none", False)])
+def test_gelu_tanh_admits_the_cancellation_of_libraries_and_no_other_gelu(
+    catalogue: Catalogue, approximate: str, right: bool
+) -> None:
+    """PyTorch's float32 slope over 2^23 points, which sums 1 + tanh(u) and 1 - tanh(u)²."""
+    operation, dims = catalogue.operations["gelu_tanh"], {"rows": 2048, "columns": 4096}
+    io = operation.directions(dims, float32)
+    assert io.backward is not None
+    dy, x = make_inputs(operation, "backward", dims, float32, seed=0).values()
+    dx = torch.ops.aten.gelu_backward(dy, x, approximate=approximate)
+    exact = evaluate(io.backward, {"dy": dy, "x": x})["dx"]
+    assert compare(io.backward.writes[0], dx, exact).ok is right
