@@ -39,12 +39,8 @@ _CHANNELS, _IMAGES = 32, 32  # tile of the kernel that merges
 
 
 @triton.jit
-def plane_moments(
-    x, means, deviations,
-    M: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Of each plane the mean, and the sum of the squared deviations from it."""
-    row = tile_rows(ROWS)
+def row_moments(x, row, M: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Of each row the mean, and the sum of the squared deviations from it, merged stably."""
     squares = tl.zeros((ROWS, BLOCK), tl.float32)
     middle = tl.zeros((ROWS, BLOCK), tl.float32)
     count = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -60,8 +56,19 @@ def plane_moments(
     middle -= about[:, None]
     left = tl.sum(count * middle, 1) / N
     total = tl.sum(squares + count * middle * middle, 1) - left * left * N
-    tl.store(means + row, about + left, mask=row < M)
-    tl.store(deviations + row, tl.where(total < 0.0, 0.0, total), mask=row < M)
+    return about + left, tl.where(total < 0.0, 0.0, total)
+
+
+@triton.jit
+def plane_moments(
+    x, means, deviations,
+    M: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of each plane the mean, and the sum of the squared deviations from it."""
+    row = tile_rows(ROWS)
+    mean, total = row_moments(x, row, M, N, ROWS, BLOCK)
+    tl.store(means + row, mean, mask=row < M)
+    tl.store(deviations + row, total, mask=row < M)
 
 
 @triton.jit

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from ..backends.triton import Kernel, Plan, choose, power_of_two, tiles
+from ..backends.triton_channel import row_moments
 from ..backends.triton_rows import (
     CHUNK,
     CONFIGURATIONS,
@@ -40,24 +41,9 @@ def _slab_moments(
     M: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tile_rows(ROWS)
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
-    middle = tl.zeros((ROWS, BLOCK), tl.float32)
-    count = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        mask = (row < M)[:, None] & (column < N)[None, :]
-        value = kept(x, row[:, None] * N + column[None, :], mask)
-        apart = tl.where(mask, value - middle, 0.0)
-        count += tl.where(mask, 1.0, 0.0)
-        middle += apart / tl.maximum(count, 1.0)
-        squares += apart * tl.where(mask, value - middle, 0.0)
-    about = tl.sum(count * middle, 1) / N
-    middle -= about[:, None]
-    left = tl.sum(count * middle, 1) / N
-    variance = tl.sum(squares + count * middle * middle, 1) / N - left * left
-    variance = tl.where(variance < 0.0, 0.0, variance)
-    tl.store(mean + row, about + left, mask=row < M)
-    tl.store(rstd + row, tl.rsqrt(variance + EPS), mask=row < M)
+    middle, total = row_moments(x, row, M, N, ROWS, BLOCK)
+    tl.store(mean + row, middle, mask=row < M)
+    tl.store(rstd + row, tl.rsqrt(total / N + EPS), mask=row < M)
 
 
 @triton.jit
