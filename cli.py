@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from .bench import arguments
-from .options import (
+from .bench.options import (
     AllowMissing,
     Device,
     DTypes,

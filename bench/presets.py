@@ -49,7 +49,7 @@ PRESETS = {
         kinds=("scaled",),
         caches=("cold",),
         processes=2,
-        seconds_per_case=0.15,
+        seconds_per_case=0.1,
         own_kernels_only=True,
     ),
     "standard": Preset(

@@ -29,7 +29,7 @@ class Loss:
 
 
 class Worker(Generic[Said]):
-    """A worker process in a session of its own, and the pipe its events come through."""
+    """A worker that leads a process group of its own, and the pipe its events come through."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""From a setting to a session: the device, its stream and clock, and the memory to measure in."""
+"""From a setting to what measures: device, stream, clock, and the memory to measure in."""
 
 from __future__ import annotations
 

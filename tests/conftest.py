@@ -1,4 +1,4 @@
-"""What the tests say at the end of a session."""
+"""What the tests say at their end."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def share(units: int, thread: int, threads: int) -> tuple[int, int]:
 
 def element(*operands: Any) -> Any:
     """Stands for the element function until a loop is specialised."""
-    raise NotImplementedError
+    raise AssertionError("only a specialised loop runs")
 
 
 def _of_0(a: Any, b: Any, c: Any) -> Any:
@@ -85,7 +85,7 @@ def _edge(y: Any, a: Any, b: Any, c: Any, i: int, count: int) -> None:
 
 def edge(*operands: Any) -> None:
     """Stands for `_edge`, specialised."""
-    raise NotImplementedError
+    raise AssertionError("only a specialised loop runs")
 
 
 def _edge_of_2(y: Any, z: Any, a: Any, b: Any, c: Any, i: int, count: int) -> None:

@@ -28,7 +28,7 @@ _VERDICT = re.compile(r"AddressSanitizer: (.*)|runtime error: (.*)")
 
 @dataclass(frozen=True)
 class _Job:
-    library: str
+    binary: str
     kernel: int
     geometry: Any
     seed: int
@@ -37,7 +37,7 @@ class _Job:
 
 
 def run(
-    library: Path, kernel: int, geometry: Any, arguments: Sequence[Any], *, seed: int
+    binary: Path, kernel: int, geometry: Any, arguments: Sequence[Any], *, seed: int
 ) -> str | None:
     """Run a kernel on copies of the tensors and copy back. What a sanitizer said, or None."""
     import torch
@@ -45,7 +45,7 @@ def run(
     unique = {t.data_ptr(): t for t in arguments if isinstance(t, torch.Tensor)}
     places = {address: i for i, address in enumerate(unique)}
     job = _Job(
-        library=str(library),
+        binary=str(binary),
         kernel=kernel,
         geometry=replace(geometry, blocks=int(geometry.blocks)),  # an extent has a name
         seed=seed,
@@ -101,7 +101,7 @@ def _child() -> None:
     raw = [a if isinstance(a, bytes) else places[a].to_bytes(8, "little") for a in job.arguments]
     boxes = [ctypes.create_string_buffer(value, len(value)) for value in raw]
     arguments = (ctypes.c_void_p * max(len(boxes), 1))(*map(ctypes.addressof, boxes))
-    failed = ctypes.CDLL(job.library).run_kernel(job.kernel, ctypes.byref(launch), arguments)
+    failed = ctypes.CDLL(job.binary).run_kernel(job.kernel, ctypes.byref(launch), arguments)
     del kept
     answer: str | list[bytes] = [
         ctypes.string_at(place, len(content))

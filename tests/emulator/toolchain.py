@@ -123,7 +123,7 @@ class EmulatorToolchain:
 @dataclass(frozen=True)
 class EmulatedKernel:
     name: str
-    library: Path
+    binary: Path
     index: int
     target: Target
     toolchain: EmulatorToolchain
@@ -180,7 +180,7 @@ class EmulatedKernel:
         launch.traffic = ctypes.cast(traffic, ctypes.c_void_p)
         launch.error = ctypes.cast(error, ctypes.c_void_p)
         arguments, boxes = argument_array(values)
-        run_kernel = ctypes.CDLL(str(self.library)).run_kernel
+        run_kernel = ctypes.CDLL(str(self.binary)).run_kernel
         if run_kernel(self.index, ctypes.byref(launch), arguments):
             raise EmulatorError(f"{self.name}: {error.value.decode()}")
         del kept, boxes
@@ -191,7 +191,7 @@ class EmulatedKernel:
         self, geometry: Geometry, arguments: list[torch.Tensor | numpy.generic]
     ) -> None:
         report = sanitized.run(
-            self.library, self.index, geometry, arguments, seed=self.toolchain.seed
+            self.binary, self.index, geometry, arguments, seed=self.toolchain.seed
         )
         if report:
             raise EmulatorError(f"{self.name}: {report}")
