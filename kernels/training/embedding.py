@@ -65,7 +65,8 @@ def embedding(tokens: int, vocabulary: int, columns: int, dtype: DType) -> Direc
     table = Tensor("table", (vocabulary, columns), dtype, moved=rows * columns)
     y, dy = (Tensor(name, (tokens, columns), dtype) for name in ("y", "dy"))
     before = Tensor("before", (rows, columns), dtype)
-    dtable = Tensor("dtable", (rows, columns), dtype, reduces=max(tokens // max(rows, 1), 1))
+    most = int(slots.bincount().max()) if tokens else 1  # of the most frequent word
+    dtable = Tensor("dtable", (rows, columns), dtype, reduces=most)
     sorted_ = [
         Tensor("order", (tokens,), int64, fill=_given(order)),
         Tensor("slots", (tokens,), int32, fill=_given(slots)),
