@@ -34,3 +34,5 @@ def test_bandwidth(case: str, benchmark: BenchmarkFixture, request: pytest.Fixtu
     request.node.get_closest_marker("benchmark").kwargs["timer"].load(replay.timer, replay.samples)
     benchmark.extra_info.update(replay.extra_info)
     benchmark.pedantic(lambda: None, rounds=len(replay.samples))  # type: ignore[no-untyped-call]
+    assert benchmark.stats is not None
+    assert benchmark.stats.stats.rounds == len(replay.samples), "samples were lost in playing back"
