@@ -19,10 +19,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
-from statistics import fmean, median, variance
+from statistics import fmean, median
 
 from .judge import DECIDED, THRESHOLD, Compared, placed
-from .statistics import ALPHA, holm, quantile_t, tail_t, usable
+from .statistics import ALPHA, holm, quantile_t, tail_t, usable, variance_of_logs
 
 _STEPS = (1.0, 1.6, 2.4, 3.2, 4.0)
 
@@ -138,11 +138,11 @@ def _fit(side: Sides) -> bool:
 
 
 def _mean(side: Sides) -> _Mean:
-    logs = [math.log(c / b) for b, c in zip(side.base, side.current, strict=True)]
+    ratios = [c / b for b, c in zip(side.base, side.current, strict=True)]
     rounding = side.tick / median(side.base) / math.sqrt(12)
     rounding = math.hypot(rounding, side.tick / median(side.current) / math.sqrt(12))
-    error = math.sqrt((variance(logs) + rounding**2) / len(logs))
-    return _Mean(fmean(logs), error, len(logs) - 1)
+    error = math.sqrt((variance_of_logs(ratios) + rounding**2) / len(ratios))
+    return _Mean(fmean(map(math.log, ratios)), error, len(ratios) - 1)
 
 
 def _judged(

@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import fmean, median, variance
+from statistics import fmean, median
+
+import numpy as np
 
 CONFIDENCE = 0.95
 ALPHA = 0.05
@@ -68,6 +70,11 @@ def sample_interval(ordered: Sequence[float]) -> tuple[float, float] | None:
     return (ordered[rank - 1], ordered[-rank]) if rank else None
 
 
+def variance_of_logs(values: Sequence[float]) -> float:
+    """Variance of a sample of logarithms (over count - 1); at least two values, above zero."""
+    return float(np.var(np.log(values), ddof=1))
+
+
 @dataclass(frozen=True)
 class Centre:
     """The median of process medians with its interval; None where too few processes."""
@@ -87,7 +94,7 @@ def centre(medians: Sequence[float], tick: float = 0.0) -> Centre:
     if not usable(medians):
         raise ValueError("process medians are finite seconds above zero")
     middle = median(medians)
-    spread = math.sqrt(variance(map(math.log, medians))) if len(medians) > 1 else None
+    spread = math.sqrt(variance_of_logs(medians)) if len(medians) > 1 else None
     if spread is None or len(medians) < MIN_FOR_INTERVAL:
         return Centre(middle, None, None, spread)
     rounding = tick / middle / math.sqrt(12)
@@ -130,7 +137,7 @@ def welch(base: Sequence[float], current: Sequence[float], tick: float = 1e-9) -
     parts = []
     for side in (base, current):
         rounding = tick / median(side) / math.sqrt(12)
-        parts.append((variance(map(math.log, side)) + rounding**2) / len(side))
+        parts.append((variance_of_logs(side) + rounding**2) / len(side))
     error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / sum(
         part**2 / (len(side) - 1) for part, side in zip(parts, (base, current), strict=True)
