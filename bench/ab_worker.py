@@ -134,6 +134,10 @@ class Opener:
         if ready.verified.reason is not None:
             self._leave()
             return Failed("wrong", ready.verified.reason)
+        refused = ready.refuses(case.cache)
+        if refused is not None:
+            self._leave()
+            return Failed("skipped", refused)
         self._sampler = session.sampler(ready, case.cache)
         return Opened(
             dict(ready.prepared.choice),

@@ -26,7 +26,7 @@ from .protocol import Choice, Item
 from .records import implementation_of, io_of
 from .sampling import TimerError
 from .timers import Sample, Timing
-from .verify import Verified, changed_input, changed_output, outputs_of, verify
+from .verify import Verified, changed_input, changed_output, outputs_of, restore, verify
 
 Tensors = dict[str, torch.Tensor]
 
@@ -34,9 +34,12 @@ _QUICK_TO_PREPARE = 0.002
 """Seconds: what took longer compiled something, or loaded it, and would do so for each shape."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Group:
-    """The inputs of one item, its reference, and the sets of buffers that rotate."""
+    """The inputs of one item, its reference, and the sets of buffers that rotate.
+
+    intact: every set is known to hold the inputs as they were made.
+    """
 
     item: Item
     operation: Operation
@@ -44,10 +47,13 @@ class Group:
     pristine: Tensors
     exact: Tensors
     sets: list[Tensors]
+    intact: bool = True
 
-    @property
-    def set_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.io.operands.values())
+    def restore(self) -> None:
+        """Put back the inputs, where something may have written over them."""
+        for tensors in () if self.intact else self.sets:
+            restore(tensors, self.pristine, self.pristine)
+        self.intact = True
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,19 @@ class Ready:
     sets: list[Tensors]
     launches: list[Launch]
     verified: Verified
+
+    @property
+    def set_bytes(self) -> int:
+        """Bytes of the operands in one set of buffers."""
+        operands = self.group.io.operands.values()
+        return sum(t.nbytes for t in operands if t.name not in self.prepared.in_place)
+
+    def refuses(self, cache: Cache) -> str | None:
+        """Why it cannot be timed in this cache state, None where it can."""
+        written = ", ".join(self.prepared.in_place.values())
+        if cache == "cold" or not written:
+            return None
+        return f"writes over {written}, which nothing restores between back-to-back launches"
 
 
 @dataclass
@@ -79,8 +98,10 @@ class Sampler:
 
     def wrong(self) -> str | None:
         """Why what was timed is not what was verified; None where it is."""
-        io, verified = self.ready.group.io, self.ready.verified
-        return _wrong_afterwards(io, self.ready.group.pristine, self.sets, self.held, verified)
+        group, in_place = self.ready.group, self.ready.prepared.in_place
+        reason = _wrong_afterwards(self.ready, self.sets, self.held)
+        group.intact = reason is None and not in_place
+        return reason
 
 
 @dataclass
@@ -121,9 +142,11 @@ class Session:
         implementation = implementation_of(self.catalogue, group.operation, label)
         if implementation is None:
             raise CannotPrepare(f"{group.operation.name} has no implementation {label}")
+        group.restore()
         start = perf_counter()
         prepared = implementation.prepare(self._spec(group, implementation, choice))
         prepare_seconds = perf_counter() - start
+        group.intact = False
         sets = [dict(tensors) for tensors in group.sets]
         for tensors in sets:
             tensors |= self.arena.take_all(prepared.scratch)
@@ -136,7 +159,9 @@ class Session:
             group.exact,
             self.timing.synchronize,
             self.arena.take,
+            prepared.in_place,
         )
+        group.intact = verified.reason is None and not prepared.in_place
         return Ready(group, implementation, prepared, prepare_seconds, sets, launches, verified)
 
     def sampler(self, ready: Ready, cache: Cache) -> Sampler:
@@ -155,7 +180,11 @@ class Session:
         overhead = self._launch_overhead(ready, wrapped[0])
         sample = self.timing.cold(wrapped[0]) if cache == "cold" else self.timing.steady(wrapped)
 
+        group, in_place = ready.group, ready.prepared.in_place
+        group.intact = False
+
         def clocked() -> float | None:
+            restore(ready.sets[0], group.pristine, in_place.values())
             seconds = sample()
             if seconds is not None:
                 sampler.clocks.append(self.timing.clock_mhz())
@@ -244,20 +273,18 @@ def ending(error: Exception) -> tuple[str, str]:
 
 
 def _wrong_afterwards(
-    io: Direction,
-    pristine: Tensors,
-    sets: Sequence[Tensors],
-    held: Mapping[int, Sequence[torch.Tensor] | None],
-    verified: Verified,
+    ready: Ready, sets: Sequence[Tensors], held: Mapping[int, Sequence[torch.Tensor] | None]
 ) -> str | None:
     """Every set that ran must hold the verified bytes: what was timed is what was checked."""
+    io, in_place = ready.group.io, ready.prepared.in_place
+    kept = ready.verified.outputs
     for index, returned in held.items():
-        outputs = outputs_of(io, returned, sets[index])
-        reason = changed_output(io, outputs, verified.outputs, "differs from its verified bytes")
+        outputs = outputs_of(io, returned, sets[index], in_place)
+        reason = changed_output(io, outputs, kept, "differs from its verified bytes")
         if reason is not None:
             return reason
     for tensors in sets:
-        reason = changed_input(io, tensors, pristine)
+        reason = changed_input(io, tensors, ready.group.pristine, in_place)
         if reason is not None:
             return reason
     return None

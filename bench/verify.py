@@ -7,7 +7,7 @@ output held before, swaps rows or writes into its inputs is found here, and gets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,13 +40,25 @@ def verify(
     exact: Tensors,
     synchronize: Callable[[], None],
     keep: Callable[[Tensor], torch.Tensor],
+    in_place: Mapping[str, str] | None = None,
 ) -> Verified:
     """Run `launch` on `tensors` twice and judge what it wrote.
 
     tensors: operands and scratch that `launch` is bound to; pristine: the inputs as they were
-    made; exact: the reference's outputs; keep: where a copy of an output may be put.
+    made; exact: the reference's outputs; keep: where a copy of an output may be put; in_place: as
+    in `Prepared`. Inputs that are written over are restored before the second run, not after it.
     """
-    first = _run(io, launch, tensors, pristine, 0x00, synchronize)
+    in_place = in_place or {}
+
+    def run(poison: int) -> dict[str, torch.Tensor]:
+        for name, tensor in tensors.items():
+            if name not in pristine:
+                _words(tensor).fill_(poison if poison == 0 else -1)
+        returned = launch()
+        synchronize()
+        return outputs_of(io, returned, tensors, in_place)
+
+    first = run(0x00)
     try:
         comparisons = compare_outputs(io.writes, first, exact)
     except ValueError as error:
@@ -54,11 +66,12 @@ def verify(
     if not comparisons:
         return Verified("writes nothing that can be checked", None, None, {})
     kept = {t.name: keep(t).copy_(first[t.name]) for t in io.writes}
-    second = _run(io, launch, tensors, pristine, 0xFF, synchronize)
+    restore(tensors, pristine, in_place.values())
+    second = run(0xFF)
     worst = max(comparisons, key=lambda c: c.max_error / c.tolerance if c.tolerance else 0.0)
     reason = (
         next((str(c) for c in comparisons if not c.ok), None)
-        or changed_input(io, tensors, pristine)
+        or changed_input(io, tensors, pristine, in_place)
         or changed_output(io, second, kept, "depends on what the output held before")
     )
     return Verified(reason, worst.max_error, worst.tolerance, kept)
@@ -72,19 +85,33 @@ def changed_output(io: Direction, outputs: Tensors, kept: Tensors, what: str) ->
     return None
 
 
-def changed_input(io: Direction, tensors: Tensors, pristine: Tensors) -> str | None:
+def changed_input(
+    io: Direction, tensors: Tensors, pristine: Tensors, in_place: Mapping[str, str]
+) -> str | None:
+    """Name of the first input that is not as it was made, and is not declared to be written."""
+    written = set(in_place.values())
     for tensor in io.reads:
-        if not same_bytes(tensors[tensor.name], pristine[tensor.name]):
+        kept = tensor.name in written or same_bytes(tensors[tensor.name], pristine[tensor.name])
+        if not kept:
             return f"input {tensor.name} was modified"
     return None
 
 
+def restore(tensors: Tensors, pristine: Tensors, names: Iterable[str]) -> None:
+    """Inputs of these names as they were made."""
+    for name in names:
+        tensors[name].copy_(pristine[name])
+
+
 def outputs_of(
-    io: Direction, returned: Sequence[torch.Tensor] | None, tensors: Tensors
+    io: Direction,
+    returned: Sequence[torch.Tensor] | None,
+    tensors: Tensors,
+    in_place: Mapping[str, str],
 ) -> dict[str, torch.Tensor]:
     """The written tensors: returned by an allocating launch, else the ones it was bound to."""
     if returned is None:
-        return {tensor.name: tensors[tensor.name] for tensor in io.writes}
+        return {t.name: tensors[in_place.get(t.name, t.name)] for t in io.writes}
     return {tensor.name: value for tensor, value in zip(io.writes, returned, strict=True)}
 
 
@@ -95,22 +122,6 @@ def same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     if words.dtype != others.dtype:  # the two do not begin alike
         words, others = words.view(torch.uint8), others.view(torch.uint8)
     return torch.equal(words, others)
-
-
-def _run(
-    io: Direction,
-    launch: Launch,
-    tensors: Tensors,
-    pristine: Tensors,
-    poison: int,
-    synchronize: Callable[[], None],
-) -> dict[str, torch.Tensor]:
-    for name, tensor in tensors.items():
-        if name not in pristine:
-            _words(tensor).fill_(poison if poison == 0 else -1)
-    returned = launch()
-    synchronize()
-    return outputs_of(io, returned, tensors)
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

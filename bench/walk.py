@@ -87,14 +87,18 @@ class Walk:
             "max_error": verified.max_error,
             "tolerance": verified.tolerance,
             "allocates": ready.prepared.allocates,
+            "in_place": bool(ready.prepared.in_place),
             "choice": dict(ready.prepared.choice),
         }
         if ready.prepared.schedule_bytes is not None:
             common["schedule_bytes"] = ready.prepared.schedule_bytes
         for record in records:
             known = replace(record, **common)
+            refused = ready.refuses(record.cache)
             if verified.reason is not None:
                 yield Finished(ended(known, "wrong", verified.reason))
+            elif refused is not None:
+                yield Finished(ended(known, "skipped", refused))
             else:
                 yield Finished(self._timed(ready, known))
 
@@ -118,7 +122,7 @@ class Walk:
             throttled=timing.throttled(known_clocks),
             launch_overhead_seconds=sampler.launch_overhead,
             stop=samples.stop,
-            footprint_bytes=len(sampler.sets) * ready.group.set_bytes,
+            footprint_bytes=len(sampler.sets) * ready.set_bytes,
             eviction_multiple=timing.eviction_multiple if record.cache == "cold" else None,
         )
 

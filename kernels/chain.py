@@ -164,6 +164,8 @@ def _parts(
                 streaming=False,
             )
         )
+        if prepared.in_place:
+            raise CannotPrepare(f"step {step.operation} writes over what it reads")
         names = {name: step.operands.get(name, f"{index}.{name}") for name in io.operands}
         names |= {tensor.name: f"{index}.{tensor.name}" for tensor in prepared.scratch}
         parts.append(_Part(prepared, io, names))

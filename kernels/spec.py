@@ -65,6 +65,8 @@ class Prepared:
 
     scratch: buffers it needs beside the operands (partial sums), allocated by whoever binds.
     allocates: it allocates its outputs inside the clock.
+    in_place: output -> the input over which it is written, as the interface of a library may have
+        it. Whoever runs the launch restores these inputs before each run, outside the clock.
     choice: the configuration it chose, empty where there is nothing to choose.
     schedule_bytes: bytes that it moves on this target where those are not what the direction says,
         which is what the most capable device needs.
@@ -74,6 +76,7 @@ class Prepared:
     bind: Bind
     scratch: Sequence[Tensor] = ()
     allocates: bool = False
+    in_place: Mapping[str, str] = field(default_factory=dict)
     choice: Choice = field(default_factory=dict)
     schedule_bytes: int | None = None
     compile_seconds: float | None = None

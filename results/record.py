@@ -64,6 +64,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Fa
     max_error: Magnitude | None = None  # largest error in units of `tolerance`'s measure
     tolerance: Magnitude | None = None
     allocates: bool | None = None  # the implementation allocates its outputs inside the clock
+    in_place: bool | None = None  # it writes over inputs, which were restored outside the clock
     choice: dict[str, int | float | str | bool] = {}  # autotuned configuration
     source_hash: str
     started_at: str  # ISO 8601, UTC

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ class FakeBackend:
 
     allocating: Sequence[str] = ()
     scratch: Sequence[Tensor] = ()
+    in_place: Mapping[str, str] = field(default_factory=dict)
     compile_seconds: float | None = None
     events: list[str] = field(default_factory=list)
     specs: list[Spec] = field(default_factory=list)
@@ -58,6 +59,7 @@ class FakeBackend:
             bind=bind,
             scratch=self.scratch,
             allocates=name in self.allocating,
+            in_place=self.in_place,
             compile_seconds=self.compile_seconds,
         )
 
@@ -191,6 +193,11 @@ def test_a_direction_without_a_chain_says_so(catalogue: Catalogue) -> None:
     assert unfused.refuses("backward", "float32") == "add_rms_norm names no backward chain"
     args = (catalogue.operations, half, "unfused")
     assert chain.traffic(*args, "backward", DIMS, float32) is None
+
+
+def test_a_step_that_writes_over_its_inputs_cannot_be_prepared(prepare: Prepare) -> None:
+    with pytest.raises(CannotPrepare, match="step add writes over what it reads"):
+        prepare(FakeBackend(in_place={"sum": "x"}), "forward")
 
 
 def test_a_step_without_the_backend_cannot_be_prepared(

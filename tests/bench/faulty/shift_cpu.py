@@ -35,6 +35,10 @@ def modified_input(x: torch.Tensor, y: torch.Tensor) -> None:
     x[0, 0] += 1
 
 
+def in_place(x: torch.Tensor, y: torch.Tensor) -> None:
+    x += 1
+
+
 def wrote_nan(x: torch.Tensor, y: torch.Tensor) -> None:
     torch.add(x, 1.0, out=y)
     y[3, 5] = float("nan")
@@ -81,6 +85,9 @@ RUNS: Mapping[str, Callable[[], Run]] = {
     "stale_output": lambda: stale_output,
     "swapped_rows": lambda: swapped_rows,
     "modified_input": lambda: modified_input,
+    "in_place": lambda: in_place,
+    "not_in_place": lambda: right,
+    "undeclared": lambda: in_place,
     "wrote_nan": lambda: wrote_nan,
     "wrong_later": WrongLater,
     "segfault": lambda: segfault,
@@ -93,6 +100,7 @@ RUNS: Mapping[str, Callable[[], Run]] = {
     "last": lambda: right,
 }
 VARIANTS = tuple(name for name in RUNS if name)
+IN_PLACE = ("in_place", "not_in_place")
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
@@ -106,4 +114,4 @@ def prepare(direction: str, spec: Spec) -> Prepared:
 
         return launch
 
-    return Prepared(bind)
+    return Prepared(bind, in_place={"y": "x"} if spec.variant in IN_PLACE else {})

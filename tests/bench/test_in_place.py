@@ -1,0 +1,139 @@
+"""Inputs that are written over: restored outside the clock, and never another kernel's fault."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from membound.bench.device.select import select
+from membound.bench.protocol import Finished, Item, Plan, Setting
+from membound.bench.session import Session
+from membound.bench.start import start
+from membound.bench.verify import same_bytes
+from membound.bench.walk import Walk
+from membound.kernels.target import MIB
+from membound.results.record import Record
+
+FAULTY = Path(__file__).parent / "faulty"
+
+
+def setting() -> Setting:
+    return Setting(
+        kind="cpu",
+        ordinal=0,
+        target=asdict(replace(select("cpu").target, llc_bytes=MIB)),
+        default_mhz=None,
+        budget_bytes=512 * MIB,
+        seed=0,
+        timer="wall",
+        kernels=[str(FAULTY)],
+    )
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return start(setting())
+
+
+def item(operation: str, *labels: str) -> Item:
+    return Item(
+        operation=operation,
+        direction="forward",
+        dtype="float32",
+        dims={"rows": 512, "columns": 96},
+        caches=["cold", "steady"],
+        implementations=list(labels),
+        positions=[0] * len(labels),
+        skips={},
+        memcpy_position=0,
+    )
+
+
+def walked(session: Session, *labels: str) -> dict[tuple[str, str], Record]:
+    """Records by implementation and cache state."""
+    plan = Plan(
+        **{name: getattr(setting(), name) for name in Setting.__struct_fields__},
+        process=0,
+        items=[item("shift", *labels)],
+        memcpy=item("copy", "memcpy"),
+        seconds_per_case=0.01,
+        deadline=None,
+        choices={},
+        done=[],
+    )
+    events = (event for event in Walk(plan, session).run() if isinstance(event, Finished))
+    records = [event.record for event in events if event.record.operation == "shift"]
+    found: dict[tuple[str, str], Record] = {(r.case.split("/")[2], r.cache): r for r in records}
+    assert len(found) == len(records)
+    return found
+
+
+def test_it_is_timed_cold_on_inputs_that_are_restored(session: Session) -> None:
+    found = walked(session, "cpu:in_place", "cpu")
+    record = found["cpu:in_place", "cold"]
+    assert (record.status, record.in_place, record.allocates) == ("ok", True, False)
+    assert record.seconds
+    assert record.footprint_bytes == record.bytes_read
+    refused = found["cpu:in_place", "steady"]
+    assert (refused.status, refused.seconds) == ("skipped", [])
+    assert refused.reason == "writes over x, which nothing restores between back-to-back launches"
+    for cache in ("cold", "steady"):
+        after = found["cpu", cache]
+        assert (after.status, after.in_place) == ("ok", False)
+
+
+@pytest.mark.parametrize(
+    ("label", "reason"),
+    [
+        ("cpu:undeclared", "y: error"),
+        ("cpu:not_in_place", "y: error"),
+        ("cpu:modified_input", "input x was modified"),
+    ],
+)
+def test_who_writes_over_its_inputs_unasked_alone_is_wrong(
+    session: Session, label: str, reason: str
+) -> None:
+    found = walked(session, label, "cpu")
+    assert found[label, "cold"].status == "wrong"
+    assert (found[label, "cold"].reason or "").startswith(reason)
+    assert found["cpu", "cold"].status == found["cpu", "steady"].status == "ok"
+
+
+def test_inputs_that_are_not_restored_are_noticed(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("membound.bench.session.restore", lambda *_: None)
+    found = walked(session, "cpu:in_place")
+    assert found["cpu:in_place", "cold"].status == "wrong"
+    assert found["cpu:in_place", "cold"].reason == (
+        "after timing: y differs from its verified bytes"
+    )
+
+
+def test_restoring_is_outside_the_clock(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each sample, and so before the cache is emptied."""
+    group = session.make_group(item("shift"))
+    ready = session.ready(group, "cpu:in_place", None)
+    seen: list[str] = []
+    cold = session.timing.cold
+
+    def timed(launch: object) -> object:
+        sample = cold(launch)  # type: ignore[arg-type]
+
+        def noted() -> float | None:
+            intact = same_bytes(ready.sets[0]["x"], group.pristine["x"])
+            seen.append("restored" if intact else "written over")
+            return sample()
+
+        return noted
+
+    monkeypatch.setattr(session.timing, "cold", timed)
+    sampler = session.sampler(ready, "cold")
+    assert all(sampler.sample() for _ in range(3))
+    assert seen == ["restored"] * 3
+    assert sampler.wrong() is None
+    assert torch.equal(ready.sets[0]["x"], group.pristine["x"] + 1)
+    group.restore()
+    assert torch.equal(ready.sets[0]["x"], group.pristine["x"])
