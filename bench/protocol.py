@@ -49,7 +49,7 @@ class Plan(Setting, frozen=True, kw_only=True):
     items: list[Item]
     memcpy: Item  # the reference copy; only its shape and cache states count
     seconds_per_case: float
-    deadline: float | None  # time.time() after which cases are skipped
+    deadline: float | None  # time.monotonic() of this machine after which cases are skipped
     choices: dict[str, Choice]  # case stem -> configuration chosen earlier in the run
     done: list[tuple[str, int]]  # (case, position) that have a record
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import time
+from time import monotonic
 from typing import Protocol
 
 from msgspec.structs import replace as with_fields
@@ -148,8 +148,8 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
 def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
     """Measure what an interrupted run lacks: the same command, on the same device.
 
-    Cases that have a record that is ok, wrong or skipped for good keep it. Raises as `measure`,
-    and CannotResume where the device is another one.
+    Cases that have a record keep it, whatever it says. Raises as `measure`, and CannotResume where
+    the device is another one.
     """
     known = read_run(folder)
     environment = known.environment
@@ -186,6 +186,7 @@ class _Run:
     observer: Observer
     counts: Counter[str] = field(default_factory=Counter)
     choices: dict[str, Choice] = field(default_factory=dict)
+    began: float = field(default_factory=monotonic)
 
     def processes(self, known: Sequence[Record]) -> Outcome:
         """One worker after another, each through all groups; then the closing snapshot."""
@@ -232,13 +233,16 @@ class _Run:
         self.observer.record(record)
 
     def _deadline(self, processes_left: int) -> float | None:
-        """Each process has its share of what is left: the last one must not go without."""
+        """Each process has its share of what is left: the last one must not go without.
+
+        On a clock that is never set and that all processes of a machine share. A run that is
+        resumed has its time anew.
+        """
         limit = self.environment.time_limit_seconds
         if limit is None:
             return None
-        started = datetime.fromisoformat(self.environment.started_at).timestamp()
-        left = min(limit, max(0.0, started + limit - time()))  # the clock may have been set back
-        return time() + left / processes_left
+        now = monotonic()
+        return now + max(0.0, self.began + limit - now) / processes_left
 
     def _plan(self, process: int, done: set[tuple[int, str, int]]) -> Plan:
         preset = presets.preset_named(self.request.selection.preset)

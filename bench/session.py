@@ -17,7 +17,7 @@ from ..kernels.discovery import Catalogue, Implementation
 from ..kernels.dtypes import DTYPES
 from ..kernels.inputs import evaluate, make_inputs
 from ..kernels.operation import Direction, Operation
-from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
+from ..kernels.spec import CannotPrepare, DoesNotCompile, Launch, Prepared, Spec
 from ..kernels.target import Target
 from ..results.record import Cache
 from .arena import Arena, OutOfBudget
@@ -30,6 +30,7 @@ from .verify import Verified, changed_input, changed_output, outputs_of, restore
 
 Tensors = dict[str, torch.Tensor]
 
+_MAX_LINES, _MAX_REASON = 3, 300  # of an error's text in a record
 _QUICK_TO_PREPARE = 0.002
 """Seconds: what took longer compiled something, or loaded it, and would do so for each shape."""
 
@@ -263,6 +264,8 @@ def _smallest_dims(group: Group) -> dict[str, int] | None:
 
 def ending(error: Exception) -> tuple[str, str]:
     """Status and reason of a case that ended in `error`."""
+    if isinstance(error, DoesNotCompile):
+        return "failed", f"does not compile: {error}"
     if isinstance(error, CannotPrepare | OutOfBudget):
         return "skipped", str(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
@@ -291,4 +294,7 @@ def _wrong_afterwards(
 
 
 def _line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """What matters of an error's lines: compilers say where first and why last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    some = lines if len(lines) <= _MAX_LINES else [*lines[: _MAX_LINES - 1], lines[-1]]
+    return "; ".join(some)[:_MAX_REASON] or type(error).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter, time
+from time import monotonic, perf_counter
 
 from msgspec.structs import replace
 
@@ -77,7 +77,7 @@ class Walk:
                 arena.release(mark)
 
     def _late(self) -> bool:
-        return self.plan.deadline is not None and time() > self.plan.deadline
+        return self.plan.deadline is not None and monotonic() > self.plan.deadline
 
     def _measure(self, group: Group, label: str, records: Sequence[Record]) -> Iterator[Event]:
         stem = records[0].case.rpartition("/")[0]

@@ -12,6 +12,7 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 
 import msgspec
@@ -28,10 +29,15 @@ def main() -> int:
     events = int(sys.argv[1])
     plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
     encoder = msgspec.json.Encoder()
-    for event in _events(plan):
-        write(events, encoder.encode(event) + b"\n")
-        if isinstance(event, Poisoned):
-            os._exit(POISONED)  # destructors of a dead CUDA context hang
+    try:
+        for event in _events(plan):
+            write(events, encoder.encode(event) + b"\n")
+            if isinstance(event, Poisoned):
+                os._exit(POISONED)  # destructors of a dead CUDA context hang
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     return 0
 
 

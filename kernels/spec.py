@@ -84,3 +84,7 @@ class Prepared:
 
 class CannotPrepare(Exception):
     """This implementation cannot run this spec here; the message is the one-line reason."""
+
+
+class DoesNotCompile(CannotPrepare):
+    """Its source is refused by its compiler; the message names source, place and error."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..spec import CannotPrepare
+from ..spec import CannotPrepare, DoesNotCompile
 from ..target import KIB, Target
 from .cuda import INCLUDE, Geometry, Kernel
 
@@ -78,7 +78,7 @@ def compile_cubin(
 ) -> Compiled:
     """Kernels `names` of `source` as a cubin for `arch` ("sm_121"), from the cache if it is there.
 
-    Raises CannotPrepare with the first error where it does not compile.
+    Raises DoesNotCompile with the first error.
     """
     from cuda.bindings import nvrtc
 
@@ -118,7 +118,7 @@ def _compile(
     except Exception as error:
         if type(error).__name__ != "NVRTCError":  # cuda.core exports no name for it
             raise
-        raise CannotPrepare(f"{source.name} for {arch}: {first_error(str(error))}") from error
+        raise DoesNotCompile(f"{source.name} for {arch}: {first_error(str(error))}") from error
     mangled = {str(name): _text(symbol) for name, symbol in built.symbol_mapping.items()}
     return Compiled(bytes(built.code), mangled)
 

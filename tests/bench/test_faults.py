@@ -1,7 +1,7 @@
 """What a machine does to a run: kills, full disks, folders that go, clocks and devices that change.
 
-One run is measured; after that its workers are stand-ins that hand over the same records: real
-processes that start at once. A supervisor that is killed is a fork of this process.
+One run is measured; after that its workers are stand-ins that hand over the same records. A
+supervisor that is killed is a fork of this process.
 """
 
 from __future__ import annotations
@@ -10,93 +10,38 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import time
-from typing import NoReturn, cast
+from typing import cast
 
 import pytest
 from membound.bench import run as running
 from membound.bench.device.probe import Machine
-from membound.bench.device.select import Selected, select
-from membound.bench.presets import Selection
 from membound.bench.protocol import Plan
-from membound.bench.run import Request, measure, resume
+from membound.bench.run import measure, resume
 from membound.bench.supervisor import Supervisor, WorkerCannotStart
 from membound.cli import app
-from membound.kernels.target import MIB
 from membound.results import store
 from membound.results.reading import Run, read_run
-from membound.results.record import Record
 from membound.results.store import MEASUREMENTS, StoreError
+from membound.tests.bench.disturbed import (
+    REPLAYING,
+    Watcher,
+    complete,
+    die,
+    folder_in,
+    killed,
+    mounted,
+    request_for,
+    small,
+    workers,
+)
 from typer.testing import CliRunner
-
-FAULTY = Path(__file__).parent / "faulty"
-
-REPLAYING = """
-import os, sys, msgspec
-from membound.bench.protocol import Finished, Plan, Poisoned, Started
-from membound.bench.worker import depend_on_parent, write
-from membound.results.reading import read_run
-
-depend_on_parent()
-plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
-lost, descriptor = sys.argv[2], int(sys.argv[-1])
-if os.path.exists(lost):
-    sys.exit("no CUDA-capable device is detected")
-done = set(plan.done)
-for record in read_run(sys.argv[1]).records:
-    if record.process == plan.process and (record.case, record.position) not in done:
-        write(descriptor, msgspec.json.encode(Started([record.case], record.position)) + b"\\n")
-        if record.variant == sys.argv[3] and not os.path.exists(lost + ".mended"):
-            open(lost, "w").close()
-            write(descriptor, msgspec.json.encode(Poisoned("CUDA_ERROR_ECC")) + b"\\n")
-            os._exit(75)
-        write(descriptor, msgspec.json.encode(Finished(record)) + b"\\n")
-"""
-
-
-class Watcher:
-    """Does something to the run at its records."""
-
-    def __init__(self, then: Callable[[Path, int], None] = lambda folder, count: None) -> None:
-        self.then, self.count, self.folder = then, 0, Path()
-
-    def begin(self, folder: Path, selected: Selected, total: int) -> None:
-        self.folder = folder
-
-    def note(self, line: str) -> None:
-        pass
-
-    def case(self, name: str, process: int) -> None:
-        pass
-
-    def record(self, record: Record) -> None:
-        self.count += 1
-        self.then(self.folder, self.count)
-
-
-def small(*_: object, **__: object) -> Selected:
-    """A last-level cache of 1 MiB: buffers, eviction and the reference copy stay small."""
-    selected = select("cpu")
-    return replace(selected, target=replace(selected.target, llc_bytes=MIB))
-
-
-def request_for(out: Path) -> Request:
-    labels = ("cpu", "cpu:last", "cpu:refuses")
-    return Request(
-        Selection("full", operations=("shift",), implementations=labels, ceilings=False),
-        "cpu",
-        processes=1,
-        out=out,
-        kernels=(FAULTY,),
-        seconds_per_case=0.02,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -127,49 +72,6 @@ def _stand_ins(
     monkeypatch.setattr(running, "Supervisor", partial(Supervisor, command=command))
     yield
     assert workers(tmp_path) == []
-
-
-def workers(tmp_path: Path) -> list[str]:
-    """Worker processes of this test that still run; those just killed have a moment to go."""
-    for _ in range(100):
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if str(tmp_path / "lost").encode() in (folder / "cmdline").read_bytes():
-                    found.append(folder.name)
-        if not found:
-            return []
-        subprocess.run(["sleep", "0.05"], check=True)
-    return found
-
-
-def complete(run: Run, real: Run) -> bool:
-    """Everything measured is there once, nothing is damaged, and the run says when it ended."""
-    key = [(r.process, r.case, r.position) for r in run.records]
-    assert sorted(key) == sorted((r.process, r.case, r.position) for r in real.records)
-    assert not run.problems
-    return run.environment is not None and run.environment.finished_at is not None
-
-
-def killed(act: Callable[[], object]) -> int:
-    """What ended a fork of this process that does `act`: a signal."""
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(300)  # a fork that hangs fails its test instead of holding up all
-        with suppress(BaseException):
-            act()
-        os._exit(1)
-    return os.WTERMSIG(os.waitpid(pid, 0)[1])
-
-
-def die() -> NoReturn:
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError
-
-
-def folder_in(out: Path) -> Path:
-    (file,) = out.rglob(MEASUREMENTS)
-    return file.parent
 
 
 def test_a_supervisor_killed_at_any_record_boundary_loses_nothing(
@@ -203,7 +105,7 @@ def test_a_supervisor_killed_in_the_middle_of_a_line_loses_that_line(
             if measured.records[line].case.encode() not in data or b'"schema"' not in data:
                 return whole(descriptor, data)
             whole(descriptor, data[: len(data) // 2])
-            die()
+            return die()
 
         def act() -> None:
             store.os.write = half  # type: ignore[attr-defined]
@@ -215,24 +117,6 @@ def test_a_supervisor_killed_in_the_middle_of_a_line_loses_that_line(
         assert f"{MEASUREMENTS}:{line + 1}: is not valid JSON" in str(kept.problems[0])
         resume(folder_in(out), request_for(out), Watcher())
         assert complete(read_run(folder_in(out)), measured)
-
-
-@contextmanager
-def mounted(folder: Path, size: str) -> Iterator[Callable[[str], None]]:
-    """A file system of its own on `folder`; the value mounts it anew with other options."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("file systems may not be mounted here")
-
-    def again(options: str) -> None:
-        command = ["mount", "-o", f"remount,{options}", str(folder)]
-        subprocess.run(command, check=True, capture_output=True)
-
-    try:
-        yield again
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True, capture_output=True)
 
 
 def test_a_disk_that_fills_up(measured: Run, tmp_path: Path) -> None:
@@ -328,22 +212,69 @@ def test_a_run_is_not_resumed_while_it_is_written(measured: Run, tmp_path: Path)
     assert all("is being written by another run; wait for it" in line for line in said)
 
 
-@pytest.mark.parametrize("seconds", [-86400.0, 86400.0])
-def test_a_clock_that_jumps(
-    measured: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+CLOCK_SET = """
+import sys, time
+right = time.time
+time.time = lambda: right() + float(sys.argv[1])
+from membound.bench.worker import main
+sys.argv = sys.argv[1:]
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "status"), [(-86400, 1e-3, "skipped"), (86400, 300, "ok")]
+)
+def test_a_clock_that_is_set_neither_ends_nor_prolongs_a_run(
+    measured: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    limit: float,
+    status: str,
 ) -> None:
-    monkeypatch.setattr(running, "time", lambda: time() + seconds)
-    deadlines: list[float | None] = []
-    plans = Supervisor.run
+    """A real worker whose clock is a day off, and a supervisor whose clock is set at a record."""
+    command = [sys.executable, "-P", "-c", CLOCK_SET, str(seconds)]
+    monkeypatch.setattr(running, "Supervisor", partial(Supervisor, command=command))
+    right = time.time
+
+    def set_clock(folder: Path, count: int) -> None:
+        monkeypatch.setattr(time, "time", lambda: right() + seconds)
+
+    outcome = measure(replace(request_for(tmp_path), time_limit=limit), Watcher(set_clock))
+    run = read_run(outcome.folder)
+    assert not run.problems
+    found = {r.variant: r for r in run.records if r.operation == "shift"}
+    assert {found[""].status, found["last"].status} == {status}
+    assert found["refuses"].status == "skipped"
+    if status == "ok":
+        assert complete(run, measured)
+    else:
+        assert "time limit reached" in str(found["last"].reason)
+
+
+def test_a_run_that_is_resumed_has_its_time_anew(measured: Run, tmp_path: Path) -> None:
+    request = replace(request_for(tmp_path), time_limit=300.0)
+    watcher = Watcher(lambda folder, count: die())
+    assert killed(lambda: measure(request, watcher)) == signal.SIGKILL
+    folder = folder_in(tmp_path)
+    text = (folder / store.ENVIRONMENT).read_text()
+    began = read_run(folder).environment
+    assert began is not None
+    (folder / store.ENVIRONMENT).write_text(text.replace(began.started_at, "2020-01-01T00:00:00Z"))
+    limits: list[float | None] = []
+    follow = Supervisor.run
 
     def noted(self: Supervisor, plan: Plan) -> None:
-        deadlines.append(plan.deadline)
-        plans(self, plan)
+        limits.append(plan.deadline)
+        follow(self, plan)
 
-    monkeypatch.setattr(Supervisor, "run", noted)
-    outcome = measure(replace(request_for(tmp_path), time_limit=60.0), Watcher())
-    assert complete(read_run(outcome.folder), measured)
-    assert all(limit is not None and limit <= time() + seconds + 60 for limit in deadlines)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Supervisor, "run", noted)
+        resume(folder, request, Watcher())
+    assert complete(read_run(folder), measured)
+    (limit,) = limits
+    assert limit is not None and 0 < limit - time.monotonic() <= 300
 
 
 def test_nvml_that_vanishes_mid_run(

@@ -20,8 +20,10 @@ from membound.bench.device.select import Selected, select
 from membound.bench.presets import Selection, UnknownName
 from membound.bench.protocol import Missing, Poisoned
 from membound.bench.run import NothingToMeasure, Outcome, Request, measure, resume
+from membound.bench.session import ending
 from membound.bench.supervisor import Supervisor, WorkerCannotStart
 from membound.bench.walk import Walk
+from membound.kernels.spec import CannotPrepare, DoesNotCompile
 from membound.kernels.target import MIB
 from membound.results import store
 from membound.results.reading import read_run
@@ -104,13 +106,11 @@ def test_a_run_leaves_records_and_an_environment(tmp_path: Path) -> None:
 
 
 def test_every_fault_costs_its_own_case_only(tmp_path: Path) -> None:
-    outcome = measure(
-        request_for(
-            tmp_path, "segfault", "abort", "killed", "out_of_memory", "raises", "refuses",
-            "unwritten_tail", "wrong_later", "last",
-        ),
-        Watcher(),
+    request = request_for(
+        tmp_path, "segfault", "abort", "killed", "out_of_memory", "raises", "sticky",
+        "does_not_compile", "refuses", "unwritten_tail", "wrong_later", "last",
     )  # fmt: skip
+    outcome = measure(request, Watcher())
     found = measured(outcome)
     expected = {
         "cpu:segfault": ("failed", "was ended by SIGSEGV"),
@@ -118,6 +118,8 @@ def test_every_fault_costs_its_own_case_only(tmp_path: Path) -> None:
         "cpu:killed": ("failed", "was ended by SIGKILL"),
         "cpu:out_of_memory": ("failed", "alloc"),
         "cpu:raises": ("failed", "RuntimeError: first line of the trouble"),
+        "cpu:sticky": ("failed", "RuntimeError: CUDA error: an illegal memory access"),
+        "cpu:does_not_compile": ("failed", "Unknown attribute 'missing'"),
         "cpu:refuses": ("skipped", "needs a device that nobody has"),
         "cpu:unwritten_tail": ("wrong", "y: error"),
         "cpu:wrong_later": ("wrong", "after timing: y differs from its verified bytes"),
@@ -130,7 +132,24 @@ def test_every_fault_costs_its_own_case_only(tmp_path: Path) -> None:
         assert "\n" not in record.reason
         assert record.seconds == []
     assert found["cpu:last"].status == "ok"
-    assert outcome.counts["failed"] == 5
+    assert outcome.counts["failed"] == 7
+    assert _workers_of(os.getpid()) == set()
+    whole = read_run(outcome.folder)
+    assert whole.environment is not None and whole.environment.finished_at is not None
+    assert len(whole.records) == len(request.selection.implementations) + 1  # and the copy
+    watcher = Watcher()
+    assert resume(outcome.folder, request, watcher).counts == outcome.counts
+    assert watcher.total == 0 and read_run(outcome.folder).records == whole.records
+
+
+def test_a_compilers_error_is_a_failure_and_tells_where() -> None:
+    known = DoesNotCompile('silu.cu for sm_90: silu.cu(1): error: identifier "x" is undefined')
+    assert ending(known) == ("failed", f"does not compile: {known}")
+    assert ending(CannotPrepare("needs clusters")) == ("skipped", "needs clusters")
+    long = ValueError("at 3:1:\n def k():\n   ^\n" + "x" * 999)
+    status, reason = ending(long)
+    assert status == "failed"
+    assert reason.startswith("ValueError: at 3:1:; def k():; xxx") and len(reason) < 320
 
 
 def test_a_hanging_kernel_is_ended_and_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numba
 import torch
+from membound.bench.timers import WallTiming
 from membound.kernels.spec import CannotPrepare, Launch, Prepared, Spec
 
 Run = Callable[[torch.Tensor, torch.Tensor], None]
@@ -68,6 +70,22 @@ def raises(x: torch.Tensor, y: torch.Tensor) -> None:
     raise RuntimeError("first line of the trouble\nsecond line")
 
 
+def sticky(x: torch.Tensor, y: torch.Tensor) -> None:
+    """An error that stays with its process, as CUDA's do: nothing can be waited for any more."""
+
+    def lost(_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    WallTiming.synchronize = lost  # type: ignore[assignment,method-assign]
+    lost(None)
+
+
+def source_with_a_mistake() -> Run:
+    """What a compiler refuses, by a real compiler."""
+    numba.njit("float64(float64)")(lambda x: x.missing)
+    return right
+
+
 class WrongLater:
     """Right while it is verified, wrong from the tenth run on."""
 
@@ -96,6 +114,8 @@ RUNS: Mapping[str, Callable[[], Run]] = {
     "hang": lambda: hang,
     "out_of_memory": lambda: out_of_memory,
     "raises": lambda: raises,
+    "sticky": lambda: sticky,
+    "does_not_compile": source_with_a_mistake,
     "refuses": lambda: right,
     "last": lambda: right,
 }
