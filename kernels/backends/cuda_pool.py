@@ -23,6 +23,7 @@ from ..target import KIB, Target
 from .cuda import TYPES, Geometry, Kernel, blocks_for, build, operands, reuse, vector_bytes
 
 _THREADS = 256
+_STRIP_THREADS = 128  # strips take 50 to 100 registers: small blocks leave fewer of them over
 _WARP = 32
 _RESERVED = 2 * KIB  # shared memory a block takes beside what it asks for
 _TILE = 16 * KIB  # of small planes that share a block
@@ -74,6 +75,10 @@ class Plan:
     staged: bool = True
     shared_bytes: int = 0
 
+    @property
+    def threads(self) -> int:
+        return _STRIP_THREADS if self.strips else _THREADS
+
 
 def strip_bytes(problem: Problem, target: Target) -> int | None:
     """Bytes of a strip, or None where strips cannot do it (include/pool.cuh says what they can)."""
@@ -101,7 +106,8 @@ def strip_plan(problem: Problem, width: int, target: Target) -> Plan:
     bands = max(1, min(-(-wanted // max(warps, 1)), problem.rows // _SHORTEST_BAND))
     band_rows = -(-problem.rows // bands)
     bands = -(-problem.rows // band_rows)
-    return Plan(True, width, bands, band_rows, lanes, blocks_for(warps * bands, _THREADS // _WARP))
+    blocks = blocks_for(warps * bands, _STRIP_THREADS // _WARP)
+    return Plan(True, width, bands, band_rows, lanes, blocks)
 
 
 def tile_plan(problem: Problem, target: Target) -> Plan:
@@ -206,7 +212,7 @@ def prepare_pool(
             _require_alignment(spec, problem, plan, tensors)
         runs: list[Callable[[], None]] = []
         if problem.planes:
-            geometry = Geometry(plan.blocks, _THREADS, plan.shared_bytes)
+            geometry = Geometry(plan.blocks, plan.threads, plan.shared_bytes)
             runs.append(kernel.bind(stream, geometry, (first, *numbers, *data, *extra)))
         if sums and channels:
             (total,) = operands(tensors, [sums])
@@ -267,7 +273,7 @@ def _kernel_name(
     window = [problem.kernel, problem.stride] if problem.kernel else []
     staged = [] if plan.strips else [str(plan.staged).lower()]
     types = [*pointers(spec, passed), *("int" for _ in extra)]
-    shape = [plan.bytes, *window, reuse(spec), _THREADS, *staged, *types]
+    shape = [plan.bytes, *window, reuse(spec), plan.threads, *staged, *types]
     arguments = ", ".join(map(str, [f"{rule}<{TYPES[spec.dtype.name]}>", *shape]))
     return f"pool_{direction}_{schedule}<{arguments}>"
 
