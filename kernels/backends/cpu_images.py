@@ -103,6 +103,8 @@ evens = _shuffle("evens", list(range(0, 2 * LANES, 2)))
 """Every second of the 32 values in two vectors, from the first on."""
 odds = _shuffle("odds", list(range(1, 2 * LANES, 2)))
 """Every second of the 32 values in two vectors, from the second on."""
+shifted = _shuffle("shifted", list(range(LANES - 1, 2 * LANES - 1)))
+"""The last of the first vector and all but the last of the second."""
 interleaved_low = _shuffle("interleaved_low", _PAIRS[:LANES])
 """The first 16 of a0 b0 a1 b1 …"""
 interleaved_high = _shuffle("interleaved_high", _PAIRS[LANES:])

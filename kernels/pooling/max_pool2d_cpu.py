@@ -14,13 +14,10 @@ from typing import Any
 from ..backends.cpu import Function, compiled, inlined, launcher
 from ..backends.cpu import refuses as refuses
 from ..backends.cpu_images import (
-    evens,
-    gather_inside,
     interleaved_high,
     interleaved_low,
     lane,
     load_inside,
-    outside_left,
 )
 from ..backends.cpu_lanes import (
     LANES,
@@ -34,102 +31,17 @@ from ..backends.cpu_lanes import (
 )
 from ..backends.cpu_loops import AHEAD, share
 from ..backends.cpu_math import (
-    anywhere,
-    below,
-    either,
-    either_nan,
     equals,
     splat,
     splat_int,
     where,
     zeros,
 )
-from ..backends.cpu_pool import BUFFER_ELEMENTS, ahead, leave, leave_some, of_windows
+from ..backends.cpu_max_pool import one_row, pool_with_nan
+from ..backends.cpu_pool import BUFFER_ELEMENTS, ahead, leave, leave_some
 from ..dtypes import float32, uint8
 from ..operation import Tensor, tensors
 from ..spec import Launch, Prepared, Spec, Tensors
-
-
-@inlined
-def _strided(x: Any, row: int, column: int, stride: int, width: int) -> Any:
-    """Every `stride`-th of the columns from `column` on, -inf where outside the row."""
-    if stride == 1:
-        return load_inside(x, row, column, width, True)
-    if stride == 2:
-        return evens(
-            load_inside(x, row, column, width, True),
-            load_inside(x, row, column + LANES, width, True),
-        )
-    return gather_inside(x, row, column, stride, width, True)
-
-
-@inlined
-def _columns(
-    x: Any, first: int, width: int, begin: int, end: int, kernel: int, tops: Any, rows: Any
-) -> bool:
-    """Maximum of every column over the rows `begin` to `end` of the windows, and which row it is.
-
-    `first` is the element at which row 0 of the windows starts. Left in `tops` and, times
-    `kernel`, in `rows`; the first of equals wins. Returns whether there may be a NaN: if there is,
-    the sum of all is one.
-    """
-    total = zeros()
-    for block in range(0, width, LANES):
-        column = min(block, max(0, width - LANES))  # the last may overlap the one before
-        row = first + begin * width
-        top = load(x, row + column) if width >= LANES else load_inside(x, row, 0, width, True)
-        place, sums = splat(begin * kernel), top
-        for r in range(begin + 1, end):
-            row = first + r * width
-            value = load(x, row + column) if width >= LANES else load_inside(x, row, 0, width, True)
-            larger, sums = below(top, value), sums + value
-            top, place = where(larger, value, top), where(larger, splat(r * kernel), place)
-        total = total + sums  # by rows first: one long chain of additions would be waited for
-        store_some(tops, column, top, min(width, LANES))
-        store_some(rows, column, place, min(width, LANES))
-    nan: bool = anywhere(either_nan(total, total))
-    return nan
-
-
-@inlined
-def _pool(tops: Any, rows: Any, i: int, kernel: int, stride: int, room: int) -> tuple[Any, Any]:
-    """Maximum and its place in 16 windows, the first of which starts at column `i` of `tops`.
-
-    Of columns with equal maxima the one wins whose row comes first, then whose column does.
-    """
-    best = of_windows(tops, i, 0, stride, room)
-    for c in range(1, kernel):
-        value = of_windows(tops, i, c, stride, room)
-        best = where(below(best, value), value, best)
-    place = splat(kernel * kernel)
-    for c in range(kernel):
-        lost = below(of_windows(tops, i, c, stride, room), best)
-        here = where(lost, splat(kernel * kernel), of_windows(rows, i, c, stride, room) + splat(c))
-        place = where(below(here, place), here, place)
-    return best, place
-
-
-@inlined
-def _pool_with_nan(
-    x: Any,
-    plane: int,
-    top: int,
-    column: int,
-    height: int,
-    width: int,
-    kernel: int,
-    stride: int,
-) -> tuple[Any, Any]:
-    """As `_pool`, of the image itself: the last NaN of a window wins, as in PyTorch."""
-    first, last = max(0, -top), min(kernel, height - top)
-    best, place = splat(-inf), splat_int(first * kernel) + outside_left(column, stride)
-    for r in range(first, last):
-        for c in range(kernel):
-            value = _strided(x, plane + (top + r) * width, column + c, stride, width)
-            wins = either(below(best, value), either_nan(value, value))
-            best = where(wins, value, best)
-            place = where(wins, splat_int(r * kernel + c), place)
-    return best, place
 
 
 def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int) -> Function:
@@ -145,10 +57,10 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
         places = at(target(arguments, 4, "uint8", False), thread * room)
         tops = at(target(arguments, 5, "float32", False), thread * across)
         rows = at(target(arguments, 6, "float32", False), thread * across)
-        for i in range(0, across, LANES):  # what `_columns` never writes lies outside the image
+        for i in range(0, across, LANES):  # what is never written lies outside the image
             store_some(tops, i, splat(-inf), across - i)
             store_some(rows, i, splat(kernel * kernel), across - i)
-        inner_tops, inner_rows = at(tops, padding), at(rows, padding)
+        settings = kernel, stride, padding
         parts = (out_h + some - 1) // some
         first, last = share(planes * parts, thread, threads)
         for part in range(first, last):
@@ -156,31 +68,25 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
             end, start = min(begin + some, out_h), (plane * out_h + begin) * out_w
             image, done, placed = plane * height * width, 0, 0
             for row in range(begin, end):
-                top = row * stride - padding
-                ahead(x, image + top * width, stride * width)
+                top, into = row * stride - padding, (row - begin) * out_w
+                corner = image + top * width
+                ahead(x, corner, stride * width)
+                out = values, places, into, out_w
                 if top >= 0 and top + kernel <= height:
-                    void = _columns(
-                        x, image + top * width, width, 0, kernel, kernel, inner_tops, inner_rows
-                    )
+                    void = one_row(x, corner, width, 0, kernel, settings, out, (tops, rows, across))
                 else:
                     above, below_ = max(0, -top), min(kernel, height - top)
-                    void = _columns(
-                        x, image + top * width, width, above, below_, kernel, inner_tops, inner_rows
+                    void = one_row(
+                        x, corner, width, above, below_, settings, out, (tops, rows, across)
                     )
-                for block in range(0, out_w, LANES):
-                    j = min(block, max(0, out_w - LANES))
-                    into = (row - begin) * out_w + j
-                    if void:
-                        column = j * stride - padding
-                        best, place = _pool_with_nan(
+                if void:
+                    for block in range(0, out_w, LANES):
+                        column = block * stride - padding
+                        best, place = pool_with_nan(
                             x, image, top, column, height, width, kernel, stride
                         )
-                        store_some(values, into, best, LANES)
-                        store_some(places, into, place, LANES)
-                    else:
-                        highest, where_ = _pool(tops, rows, j * stride, kernel, stride, across)
-                        store_some(values, into, highest, LANES)
-                        store_some(places, into, where_, LANES)
+                        store_some(values, into + block, best, LANES)
+                        store_some(places, into + block, place, LANES)
                 ready = (row - begin + 1) * out_w
                 done = leave(values, y, start, done, ready)
                 placed = leave(places, offset, start, placed, ready)
@@ -192,7 +98,7 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
 
 
 @inlined
-def _window_row(
+def _windowone_row(
     sums: Any,
     dy: Any,
     offset: Any,
@@ -265,7 +171,7 @@ def _backward(dtype: str, streaming: bool, kernel: int, stride: int, padding: in
                             out_row = (row + padding - kr) // stride
                             if out_row >= 0 and out_row < out_h:
                                 start = (plane * out_h + out_row) * out_w
-                                a = _window_row(
+                                a = _windowone_row(
                                     a,
                                     dy,
                                     offset,
@@ -280,7 +186,7 @@ def _backward(dtype: str, streaming: bool, kernel: int, stride: int, padding: in
                                     padding,
                                 )
                                 if stride == 2:
-                                    b = _window_row(
+                                    b = _windowone_row(
                                         b,
                                         dy,
                                         offset,
