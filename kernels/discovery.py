@@ -23,7 +23,10 @@ from . import chain
 from .operation import Operation
 from .spec import CannotPrepare, Prepared, Spec
 
-BACKENDS = ("cuda", "cupy", "numba", "triton", "torch", "compile", "cpu")
+PEERS = ("liger", "quack", "flashinfer")
+"""Kernels of other projects, which are there where somebody installed them."""
+
+BACKENDS = ("cuda", "cupy", "numba", "triton", "torch", "compile", *PEERS, "cpu")
 """In the order they are listed and measured. `compile` is derived from `torch`'s file."""
 
 ENTRY_POINTS = "membound.operations"

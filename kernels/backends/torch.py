@@ -165,7 +165,11 @@ def _autograd(functions: Eager, spec: Spec) -> Bind:
     def bind_graph(tensors: Tensors, stream: Any) -> Launch:
         # `.data` leaves the version counter behind, which tensors carved from one block of memory
         # share: any write to the block would count as one to what the graph has saved.
-        own = {name: tensors[name].data for name in leaves}
+        # The value of what is differentiated and not read is of no account.
+        own = {
+            name: tensors[name].data if name in tensors else torch.zeros_like(tensors[f"d{name}"])
+            for name in leaves
+        }
         inputs = [own[name].requires_grad_() for name in differentiated]
         with _on(stream), torch.enable_grad():
             outputs = _listed(function(*own.values()))
@@ -197,7 +201,7 @@ def _graph(
         differentiated = [name.removeprefix("d") for name in writes]
     else:
         raise CannotPrepare(f"no torch function for the backward of {spec.operation.name}")
-    missing = [name for name in leaves if name not in read]
+    missing = [name for name in leaves if name not in read and f"d{name}" not in writes]
     if missing or not set(differentiated) <= set(leaves) or not incoming:
         raise CannotPrepare(
             f"{spec.operation.name}: autograd needs {', '.join(leaves)} and the gradients of its "
