@@ -134,7 +134,7 @@ class Opener:
         if ready.verified.reason is not None:
             self._leave()
             return Failed("wrong", ready.verified.reason)
-        refused = ready.refuses(case.cache)
+        refused = session.refuses(ready, case.cache)
         if refused is not None:
             self._leave()
             return Failed("skipped", refused)

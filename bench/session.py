@@ -25,7 +25,7 @@ from .cases import sets_for
 from .protocol import Choice, Item
 from .records import implementation_of, io_of
 from .sampling import TimerError
-from .timers import Sample, Timing
+from .timers import GATED, Sample, Timing
 from .verify import Verified, changed_input, changed_output, outputs_of, restore, verify
 
 Tensors = dict[str, torch.Tensor]
@@ -75,13 +75,6 @@ class Ready:
         operands = self.group.io.operands.values()
         return sum(t.nbytes for t in operands if t.name not in self.prepared.in_place)
 
-    def refuses(self, cache: Cache) -> str | None:
-        """Why it cannot be timed in this cache state, None where it can."""
-        written = ", ".join(self.prepared.in_place.values())
-        if cache == "cold" or not written:
-            return None
-        return f"writes over {written}, which nothing restores between back-to-back launches"
-
 
 @dataclass
 class Sampler:
@@ -99,9 +92,8 @@ class Sampler:
 
     def wrong(self) -> str | None:
         """Why what was timed is not what was verified; None where it is."""
-        group, in_place = self.ready.group, self.ready.prepared.in_place
         reason = _wrong_afterwards(self.ready, self.sets, self.held)
-        group.intact = reason is None and not in_place
+        self.ready.group.intact = reason is None and not self.ready.prepared.overwritten
         return reason
 
 
@@ -160,10 +152,22 @@ class Session:
             group.exact,
             self.timing.synchronize,
             self.arena.take,
-            prepared.in_place,
+            prepared,
         )
-        group.intact = verified.reason is None and not prepared.in_place
+        group.intact = verified.reason is None and not prepared.overwritten
         return Ready(group, implementation, prepared, prepare_seconds, sets, launches, verified)
+
+    def refuses(self, ready: Ready, cache: Cache) -> str | None:
+        """Why it cannot be timed in this cache state by this timer, None where it can."""
+        written = ", ".join(ready.prepared.overwritten)
+        if cache == "steady" and written:
+            return f"writes over {written}, which nothing restores between back-to-back launches"
+        if ready.prepared.waits and self.timing.timer in GATED:
+            return (
+                f"waits for the device within a launch, which the gate of timer {self.timing.timer}"
+                " holds back; --timer events-ungated has none"
+            )
+        return None
 
     def sampler(self, ready: Ready, cache: Cache) -> Sampler:
         """What takes samples of a verified implementation."""
@@ -181,11 +185,11 @@ class Session:
         overhead = self._launch_overhead(ready, wrapped[0])
         sample = self.timing.cold(wrapped[0]) if cache == "cold" else self.timing.steady(wrapped)
 
-        group, in_place = ready.group, ready.prepared.in_place
+        group, overwritten = ready.group, ready.prepared.overwritten
         group.intact = False
 
         def clocked() -> float | None:
-            restore(ready.sets[0], group.pristine, in_place.values())
+            restore(ready.sets[0], group.pristine, overwritten)
             seconds = sample()
             if seconds is not None:
                 sampler.clocks.append(self.timing.clock_mhz())
@@ -279,15 +283,14 @@ def _wrong_afterwards(
     ready: Ready, sets: Sequence[Tensors], held: Mapping[int, Sequence[torch.Tensor] | None]
 ) -> str | None:
     """Every set that ran must hold the verified bytes: what was timed is what was checked."""
-    io, in_place = ready.group.io, ready.prepared.in_place
-    kept = ready.verified.outputs
+    io, prepared, kept = ready.group.io, ready.prepared, ready.verified.outputs
     for index, returned in held.items():
-        outputs = outputs_of(io, returned, sets[index], in_place)
+        outputs = outputs_of(io, returned, sets[index], prepared.in_place)
         reason = changed_output(io, outputs, kept, "differs from its verified bytes")
         if reason is not None:
             return reason
     for tensors in sets:
-        reason = changed_input(io, tensors, ready.group.pristine, in_place)
+        reason = changed_input(io, tensors, ready.group.pristine, prepared.overwritten)
         if reason is not None:
             return reason
     return None

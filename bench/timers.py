@@ -14,6 +14,9 @@ from .eviction import CpuEvictor
 Sample = Callable[[], float | None]
 """Seconds of one launch; None where the sample is void."""
 
+GATED: tuple[Timer, ...] = ("events", "graph")
+"""Timers that hold the device back until everything of a sample is enqueued."""
+
 _WARM_SECONDS = 0.3
 _OVERHEAD_CALLS = 16
 _OVERHEAD_SECONDS = 0.02

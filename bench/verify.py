@@ -7,7 +7,7 @@ output held before, swaps rows or writes into its inputs is found here, and gets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,15 +40,16 @@ def verify(
     exact: Tensors,
     synchronize: Callable[[], None],
     keep: Callable[[Tensor], torch.Tensor],
-    in_place: Mapping[str, str] | None = None,
+    prepared: Prepared | None = None,
 ) -> Verified:
     """Run `launch` on `tensors` twice and judge what it wrote.
 
     tensors: operands and scratch that `launch` is bound to; pristine: the inputs as they were
-    made; exact: the reference's outputs; keep: where a copy of an output may be put; in_place: as
-    in `Prepared`. Inputs that are written over are restored before the second run, not after it.
+    made; exact: the reference's outputs; keep: where a copy of an output may be put; prepared:
+    says which inputs are written over, and are so restored before the second run, not after it.
     """
-    in_place = in_place or {}
+    in_place = prepared.in_place if prepared else {}
+    overwritten = prepared.overwritten if prepared else []
 
     def run(poison: int) -> dict[str, torch.Tensor]:
         for name, tensor in tensors.items():
@@ -66,12 +67,12 @@ def verify(
     if not comparisons:
         return Verified("writes nothing that can be checked", None, None, {})
     kept = {t.name: keep(t).copy_(first[t.name]) for t in io.writes}
-    restore(tensors, pristine, in_place.values())
+    restore(tensors, pristine, overwritten)
     second = run(0xFF)
     worst = max(comparisons, key=lambda c: c.max_error / c.tolerance if c.tolerance else 0.0)
     reason = (
         next((str(c) for c in comparisons if not c.ok), None)
-        or changed_input(io, tensors, pristine, in_place)
+        or changed_input(io, tensors, pristine, overwritten)
         or changed_output(io, second, kept, "depends on what the output held before")
     )
     return Verified(reason, worst.max_error, worst.tolerance, kept)
@@ -86,12 +87,11 @@ def changed_output(io: Direction, outputs: Tensors, kept: Tensors, what: str) ->
 
 
 def changed_input(
-    io: Direction, tensors: Tensors, pristine: Tensors, in_place: Mapping[str, str]
+    io: Direction, tensors: Tensors, pristine: Tensors, overwritten: Collection[str]
 ) -> str | None:
-    """Name of the first input that is not as it was made, and is not declared to be written."""
-    written = set(in_place.values())
+    """Name of the first input that is not as it was made, though nobody said it would not be."""
     for tensor in io.reads:
-        kept = tensor.name in written or same_bytes(tensors[tensor.name], pristine[tensor.name])
+        kept = tensor.name in overwritten or same_bytes(tensors[tensor.name], pristine[tensor.name])
         if not kept:
             return f"input {tensor.name} was modified"
     return None

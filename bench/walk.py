@@ -87,14 +87,14 @@ class Walk:
             "max_error": verified.max_error,
             "tolerance": verified.tolerance,
             "allocates": ready.prepared.allocates,
-            "in_place": bool(ready.prepared.in_place),
+            "in_place": bool(ready.prepared.overwritten),
             "choice": dict(ready.prepared.choice),
         }
         if ready.prepared.schedule_bytes is not None:
             common["schedule_bytes"] = ready.prepared.schedule_bytes
         for record in records:
             known = replace(record, **common)
-            refused = ready.refuses(record.cache)
+            refused = self.session.refuses(ready, record.cache)
             if verified.reason is not None:
                 yield Finished(ended(known, "wrong", verified.reason))
             elif refused is not None:

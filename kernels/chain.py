@@ -164,7 +164,7 @@ def _parts(
                 streaming=False,
             )
         )
-        if prepared.in_place:
+        if prepared.overwritten:
             raise CannotPrepare(f"step {step.operation} writes over what it reads")
         names = {name: step.operands.get(name, f"{index}.{name}") for name in io.operands}
         names |= {tensor.name: f"{index}.{tensor.name}" for tensor in prepared.scratch}

@@ -66,7 +66,9 @@ class Prepared:
     scratch: buffers it needs beside the operands (partial sums), allocated by whoever binds.
     allocates: it allocates its outputs inside the clock.
     in_place: output -> the input over which it is written, as the interface of a library may have
-        it. Whoever runs the launch restores these inputs before each run, outside the clock.
+        it; spoils: inputs that are written over by what is no output. Whoever runs the launch
+        restores both before each run, outside the clock.
+    waits: a launch waits for the device before it returns.
     choice: the configuration it chose, empty where there is nothing to choose.
     schedule_bytes: bytes that it moves on this target where those are not what the direction says,
         which is what the most capable device needs.
@@ -78,9 +80,16 @@ class Prepared:
     allocates: bool = False
     in_place: Mapping[str, str] = field(default_factory=dict)
     choice: Choice = field(default_factory=dict)
+    spoils: Sequence[str] = ()
+    waits: bool = False
     schedule_bytes: int | None = None
     compile_seconds: float | None = None
 
+
+    @property
+    def overwritten(self) -> list[str]:
+        """Inputs that a launch writes over."""
+        return [*self.in_place.values(), *self.spoils]
 
 class CannotPrepare(Exception):
     """This implementation cannot run this spec here; the message is the one-line reason."""
