@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..kernels.operation import Direction, Tensor
-from ..kernels.spec import Launch
+from ..kernels.spec import Launch, Prepared
 from ..kernels.tolerance import compare_outputs
 
 Tensors = Mapping[str, torch.Tensor]
