@@ -36,6 +36,7 @@ class Achieved:
     dtype: str
     shape: str
     cache: str
+    placement: str
     bytes_read: int
     bytes_written: int
     traffic_bytes: int
@@ -139,6 +140,7 @@ _SAME = (
     "dtype",
     "shape",
     "cache",
+    "placement",
     "bytes_read",
     "bytes_written",
     "flops",

@@ -35,6 +35,7 @@ class Case:
     dtype: str
     shape: str
     cache: str
+    placement: str
     status: str
     reason: str | None
     medians: Mapping[int, float] = field(repr=False)
@@ -130,6 +131,7 @@ _COPIED = (
     "dtype",
     "shape",
     "cache",
+    "placement",
     "bytes_read",
     "bytes_written",
     "schedule_bytes",

@@ -71,11 +71,19 @@ def own_chain(found: Iterable[Gain]) -> list[Gain]:
     return [gain for gain in found if gain.unfused == f"{gain.fused.split(':')[0]}:{UNFUSED}"]
 
 
-_Site = tuple[str, str, str, str, str, str]
+_Site = tuple[str, ...]
 
 
 def _site(case: Case) -> _Site:
-    return case.run, case.operation, case.direction, case.dtype, case.shape, case.cache
+    return (
+        case.run,
+        case.operation,
+        case.direction,
+        case.dtype,
+        case.shape,
+        case.cache,
+        case.placement,
+    )
 
 
 def _torch(case: Case, by_key: dict[tuple[_Site, str, str], Case]) -> tuple[str, str]:

@@ -41,6 +41,7 @@ COLUMNS = {
     "dtype": "string",
     "shape": "string",
     "cache": "string",
+    "placement": "string",
     "process": "int64",
     "position": "int64",
     "status": "string",
@@ -130,7 +131,9 @@ def residue(record: Record, llc_bytes: int) -> float | None:
 
 
 def dram_sized(record: Record, llc_bytes: int) -> bool:
-    """Whether the time is that of the memory and not of the last-level cache."""
+    """Whether the time is that of the device's memory, not of its cache or of other memory."""
+    if record.placement != "device":
+        return False
     left = residue(record, llc_bytes)
     if left is None or left > MAX_RESIDUE:
         return False
@@ -188,7 +191,7 @@ def _rows(
 def _shape(record: Record) -> str:
     """As the case spells it, with its settings set apart: `16x64x112x112-k3s2p1`."""
     parts = record.case.split("/")
-    return parts[-2] if len(parts) == 6 else "x".join(map(str, record.shape.values()))
+    return parts[4] if len(parts) in (6, 7) else "x".join(map(str, record.shape.values()))
 
 
 def _row(
@@ -211,6 +214,7 @@ def _row(
         record.dtype,
         _shape(record),
         record.cache,
+        record.placement,
         record.process,
         record.position,
         record.status,

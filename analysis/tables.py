@@ -159,7 +159,7 @@ def short(word: str) -> str:
 
 
 def bandwidth_tables(rows: Sequence[Achieved], drifts: Sequence[Drift] = ()) -> list[Table]:
-    """One table per run and cache state, copies first, then operations in measured order.
+    """One table per run, cache state and placement, copies first, then operations as measured.
 
     drifts: those that were applied to the figures are said below them.
     """
@@ -168,18 +168,19 @@ def bandwidth_tables(rows: Sequence[Achieved], drifts: Sequence[Drift] = ()) -> 
     columns = ["operation", "dir", "implementation", "type", "shape", "bytes", "GB/s", "±"]
     columns += ["%peak", "%ceil", "verdict"]
     right = frozenset(["bytes", "GB/s", "±", "%peak", "%ceil"])
-    groups: dict[tuple[str, str], list[Achieved]] = {}
+    groups: dict[tuple[str, str, str], list[Achieved]] = {}
     for row in rows:
-        groups.setdefault((row.run, row.cache), []).append(row)
+        groups.setdefault((row.run, row.cache, row.placement), []).append(row)
     tables = []
-    for (run, cache), group in groups.items():
-        title = f"Achieved bandwidth, {cache}" + (f", {run}" if several else "")
+    for (run, cache, placement), group in groups.items():
+        where = "" if placement == "device" else f", in {placement} memory"
+        title = f"Achieved bandwidth, {cache}{where}" + (f", {run}" if several else "")
         notes = []
         if any(row.allocates for row in group):
             notes.append("* allocates its outputs inside the clock")
         if any(row.gb_per_s is not None and row.low_gb_per_s is None for row in group):
             notes.append("± needs three processes")
-        if (run, cache) in applied:
+        if placement == "device" and (run, cache) in applied:
             notes.append(applied[run, cache])
         cells = [_bandwidth_row(row) for row in _sorted(group)]
         tables.append(Table(title, columns, cells, right, notes))

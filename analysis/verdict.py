@@ -40,6 +40,9 @@ def sound(case: Case) -> Verdict | None:
     if tick and time.value < TIMER_TICKS * tick:
         why = f"{microseconds(time.value)} is under {TIMER_TICKS} timer steps of"
         return Verdict("timer-limited", f"{why} {microseconds(tick)}")
+    if case.placement != "device":
+        why = f"{case.placement} memory, held to nothing that the device's own memory does"
+        return Verdict("placed", why)
     return _cached(case, time) or _unsteady(case, time)
 
 

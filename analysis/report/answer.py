@@ -9,16 +9,17 @@ from ..bandwidth import Achieved
 from ..fusion import Gain, own_chain
 from ..tables import number, percent, short
 from ..verdict import RANKED
-from .told import Told, best, counted, layers, plural
+from .told import DOUBTFUL, Told, best, counted, layers, plural
 
 WORST = 3
 
 
 def answer(told: Told) -> list[str]:
     """Lines computed from the run; what it does not have is left out, or said to be missing."""
-    fastest = [row for row in map(best, layers(told.rows).values()) if row is not None]
-    reached = [row for row in fastest if row.family != "copy"]
-    lines = [_reached(reached), *_of_peak(reached), *_worst(reached)]
+    groups = [some for some in layers(told.rows).values() if some[0].family != "copy"]
+    reached = [row for row in map(best, groups) if row is not None]
+    doubted = sum(best(some) is None and some[0].verdict in DOUBTFUL for some in groups)
+    lines = [_reached(reached, doubted), *_of_peak(reached), *_worst(reached)]
     lines += _bought(told.gains)
     rest = [row.verdict for row in told.rows if row.verdict not in RANKED]
     if rest:
@@ -28,13 +29,16 @@ def answer(told: Told) -> list[str]:
     return lines
 
 
-def _reached(rows: Sequence[Achieved]) -> str:
+def _reached(rows: Sequence[Achieved], doubted: int) -> str:
     shares = [row.percent_of_ceiling for row in rows if row.percent_of_ceiling is not None]
+    if not shares and doubted:
+        return f"Share of the measured ceilings that layers reach: in doubt for all {doubted:,}"
     if not shares:
         return "Share of the measured ceilings that layers reach: none was measured beside one"
+    others = f"; in {doubted:,} more its figure is in doubt" if doubted else ""
     return (
         f"Layers reach {spread(shares)} of what plain copies reached in the same run "
-        f"({plural(len(shares), 'layer')}, the fastest implementation of each)"
+        f"({plural(len(shares), 'layer')}, the fastest implementation of each{others})"
     )
 
 

@@ -24,6 +24,7 @@ MEANING = {
     "cache-resident": "served by the cache, at least in part; not ranked",
     "above-peak": "faster than the memory: cache, wrong bytes or wrong peak; not ranked",
     "unsized": "the cache is unknown, so it cannot be told from memory; not ranked",
+    "placed": "not in the device's own memory, so held to none of its ceilings; not ranked",
     "throttled": "the device slowed itself down; not ranked",
     "unstable": "processes disagree by more than 10 %; not ranked",
     "empty": "no byte has to move",

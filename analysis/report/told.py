@@ -79,6 +79,7 @@ def layers(
     has no figure anywhere comes last, wherever it was tried.
     """
     kept = [row for row in rows if wanted(row) and row.implementation != COPY]
+    kept = [row for row in kept if row.placement == "device"]
     common = Counter(row.dtype for row in kept)
     by_layer: dict[tuple[str, str], dict[tuple[str, str, str], list[Achieved]]] = {}
     for row in kept:
@@ -115,9 +116,10 @@ def _fast_first(some: Iterable[Achieved]) -> list[Achieved]:
 
 
 def best(rows: Sequence[Achieved]) -> Achieved | None:
-    """The fastest whose figure is compared with others; None where there is none."""
-    good = [row for row in rows if row.ranked and row.gb_per_s]
-    return max(good, key=lambda row: row.gb_per_s or 0, default=None)
+    """The fastest; None where there is none, or where it may be one whose figure is in doubt."""
+    known = [row for row in rows if row.gb_per_s and (row.ranked or row.verdict in DOUBTFUL)]
+    top = max(known, key=lambda row: row.gb_per_s or 0, default=None)
+    return top if top is not None and top.ranked else None
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:

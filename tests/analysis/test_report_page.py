@@ -267,6 +267,23 @@ def test_what_a_cache_served_is_neither_drawn_nor_counted(tmp_path: Path) -> Non
     assert "above-peak: 10,737 GB/s beyond the peak" in drawn
 
 
+@pytest.mark.parametrize(
+    ("unstable", "said"), [([8, 9, 14], "in doubt for all 1"), ([16, 30, 40], "50 %")]
+)
+def test_the_fastest_of_a_layer_is_not_named_while_it_is_in_doubt(
+    tmp_path: Path, unstable: list[float], said: str
+) -> None:
+    silu = {"operation": "silu", "family": "activation"}
+    steady = processes([0.002] * 3, implementation="torch", **silu)
+    shaky = processes([time * 1e-4 for time in unstable], **silu)
+    (told,) = tell(read([run(tmp_path, [*processes([0.001] * 3), *steady, *shaky])]))
+    assert {row.verdict for row in told.rows if row.operation == "silu"} == {
+        "below-ceiling",
+        "unstable",
+    }
+    assert said in answer(told)[0]
+
+
 def test_more_than_a_ceiling_is_no_achievement(tmp_path: Path) -> None:
     faster = processes([0.0008] * 3, operation="silu", family="activation")
     (told,) = tell(read([run(tmp_path, [*processes([0.001] * 3), *faster])]))
