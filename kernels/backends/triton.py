@@ -16,11 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DTYPES
 from ..operation import Tensor
 from ..spec import CannotPrepare, Choice, Launch, Prepared, Spec, Tensors
 from ..target import Target
+
+if TYPE_CHECKING:
+    import torch
 
 OLDEST = (3, 6)
 _ALIGNMENT = 16  # bytes; promised to the compiler, so that accesses may be 16 bytes wide
@@ -33,6 +37,7 @@ _POINTERS = {
     "int8": "*i8",
     "int32": "*i32",
     "int64": "*i64",
+    **{code.name: "*u8" for code in DTYPES.values() if code.largest},
 }
 
 Run = Callable[[Sequence[Any], Any], Callable[[], None]]
@@ -58,7 +63,9 @@ class Kernel:
     def arguments(self, tensors: Tensors) -> list[Any]:
         """What the function is called with, in order."""
         return [
-            tensors[self.pointers[name]] if name in self.pointers else self.constants[name]
+            _bytes_of_codes(tensors[self.pointers[name]])
+            if name in self.pointers
+            else self.constants[name]
             for name in self.function.arg_names
         ]
 
@@ -249,6 +256,14 @@ def tiles(elements: int, per_program: int) -> int:
 def power_of_two(n: int) -> int:
     """Smallest power of two that is at least n and 1."""
     return 1 << max(n - 1, 0).bit_length()
+
+
+def _bytes_of_codes(value: torch.Tensor) -> torch.Tensor:
+    """Floats of 8 bits as bytes: what `_POINTERS` makes of them."""
+    import torch
+
+    is_code = value.is_floating_point() and value.dtype.itemsize == 1
+    return value.view(torch.uint8) if is_code else value
 
 
 def _check(tensor: Tensor, value: Any) -> None:

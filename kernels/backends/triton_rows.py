@@ -136,11 +136,10 @@ def row_map(
     """Rows to rows: `single` where a row is one tile, `long` where it is walked.
 
     Their parameters are operands by name (None where the operation has no such operand), the
-    constants, and M, N, ROWS, BLOCK and STORE. The rows are those of the last axis.
+    constants, and M, N, ROWS, BLOCK and STORE. The rows are those of what is read first.
     """
-    shape = spec.io.writes[0].shape
-    columns = shape[-1]
-    rows = spec.io.writes[0].elements // max(columns, 1)
+    columns = spec.io.reads[0].shape[-1]
+    rows = spec.io.reads[0].elements // max(columns, 1)
     block, whole = row_block(columns, LONGEST_BACKWARD if backward else LONGEST)
     function = single if whole else long
     fixed = {"M": rows, "N": columns, "BLOCK": block, "STORE": store(spec), **constants}
@@ -190,8 +189,8 @@ def resident(spec: Spec, warps: int, most: int) -> int:
 
 
 def row_block(columns: int, longest: int) -> tuple[int, bool]:
-    """(columns of a tile, whether that is the whole row)."""
-    whole = power_of_two(columns)
+    """(columns of a tile, at least 8, and whether that is the whole row)."""
+    whole = max(power_of_two(columns), 8)
     return (whole, True) if whole <= longest else (CHUNK, False)
 
 

@@ -27,14 +27,19 @@ from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.operation import DIRECTIONS, Direction, DirectionName, Operation, Tensor
 from membound.kernels.spec import Prepared, Spec
 from membound.kernels.target import Target, reference_target
+from membound.kernels.tolerance import compare
 
 POOLED = ("images", "channels", "height", "width", "kernel", "stride", "padding")
+BLOCKS = [{"rows": 3, "columns": 96}, {"rows": 0, "columns": 32}]
+EVERY = {"rows": 64, "columns": 1024}  # of every value of 16 bits, where those are encoded:
+ENCODED = tuple(f"quantize_{form}" for form in ("e4m3", "e5m2", "mxfp8_up", "mxfp4_up", "nvfp4"))
 HEADS = [
     {"positions": 3, "q_heads": 5, "k_heads": 2, "width": 12},
     {"positions": 1, "q_heads": 1, "k_heads": 1, "width": 2},
 ]
 SQUARES = [{"matrices": 2, "columns": 33}, {"matrices": 0, "columns": 4}]
 SMALL = {
+    "blocks": BLOCKS,
     "squares": SQUARES,
     "heads": HEADS,
     "flat": [
@@ -68,6 +73,7 @@ SMALL = {
 }
 # Numba's simulator runs warps of 4 threads: rows of every kind are an eighth as long.
 SIMULATED = {
+    "blocks": BLOCKS,
     "squares": SQUARES,
     "heads": HEADS,
     "flat": [{"rows": 2, "columns": 300}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
@@ -86,6 +92,7 @@ OPERATIONS = (
 )  # fmt: skip
 # CuPy's text knows no layouts: an odd length, many rows, none.
 HOSTED = {
+    "blocks": BLOCKS,
     "squares": SQUARES,
     "heads": HEADS,
     "flat": [{"rows": 3, "columns": 2001}, {"rows": 3, "columns": 5}, {"rows": 0, "columns": 40}],
@@ -113,6 +120,8 @@ def specs(
             shapes = _shapes(toolchain)[_kind(operation)]
             if toolchain is not None and operation.tier > 1:  # a skeleton of tier 1
                 shapes = shapes[:2] if dtype == operation.dtypes[-1] else []
+                if shapes and operation.name in ENCODED:
+                    shapes = [shapes[0], EVERY]
             converted = dtype != FULL_DTYPE and FULL_DTYPE in operation.dtypes
             if toolchain is simulate and converted and operation.name not in OPERATIONS:
                 continue  # slow: how types are converted is seen on those
@@ -146,9 +155,17 @@ def _kind(operation: Operation) -> str:
             return kind
     if "columns" not in operation.dims:
         return "images"
-    directions = operation.directions({"rows": 2, "columns": 3}, operation.dtypes[0])
+    try:
+        directions = operation.directions({"rows": 2, "columns": 3}, operation.dtypes[0])
+    except ValueError:
+        return "blocks"
     shapes = {t.shape for t in directions.forward.operands.values()}
     return "flat" if len(shapes) == 1 else "rows"  # rows are nothing to what has one shape
+
+
+def _has_codes(operation: Operation) -> bool:
+    io = operation.directions(operation.shapes[0].dims, operation.dtypes[0]).forward
+    return any(tensor.dtype.largest for tensor in io.operands.values())
 
 
 def spec(
@@ -187,15 +204,18 @@ def check(spec: Spec, prepared: Prepared, stream: Any = None) -> str | None:
         first, second = (made[tensor.name] for made in seen)
         if not _same_bytes(first, second):
             return f"{tensor.name} depends on what it held before"
-        reason = _compare(tensor, first, exact[tensor.name])
+        reason = _compare(tensor, seen[0], exact[tensor.name])
         if reason:
             return reason
     return None
 
 
 def _make_special(spec: Spec, inputs: Mapping[str, torch.Tensor]) -> None:
-    """Rows that softmax or cross-entropy treat apart from others, where there are three rows."""
+    """Rows that softmax or cross-entropy treat apart from others, where there are three rows, and
+    every value that can be encoded, where there are as many."""
     name, columns = spec.operation.name, spec.dims.get("columns", 0)
+    if name in ENCODED and inputs["x"].numel() == 1 << 16:
+        inputs["x"].view(torch.int16).view(-1)[:] = torch.arange(-(1 << 15), 1 << 15)
     if name.startswith("cross_entropy") and len(inputs["target"]) > 2:
         inputs["target"][:2] = torch.tensor([-100, columns])
     if name in ("log_softmax", "scaled_masked_softmax") and "x" in inputs and columns > 5:
@@ -205,7 +225,12 @@ def _make_special(spec: Spec, inputs: Mapping[str, torch.Tensor]) -> None:
         inputs["x" if "x" in inputs else "dy"][:, above] = nan
 
 
-def _compare(tensor: Tensor, got: torch.Tensor, exact: torch.Tensor) -> str | None:
+def _compare(tensor: Tensor, made: Mapping[str, torch.Tensor], exact: torch.Tensor) -> str | None:
+    got = made[tensor.name]
+    if tensor.dtype.largest or tensor.slack:
+        scales = made[tensor.scaled_by] if tensor.scaled_by else None
+        found = compare(tensor, got, exact, scales)
+        return None if found.ok else str(found)
     if not tensor.dtype.epsilon:
         return None if torch.equal(got, exact) else f"{tensor.name} differs"
     finite = exact.isfinite()
@@ -233,7 +258,7 @@ def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def interpret(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
     """Triton's interpreter in the place of its compiler: a `Build`."""
-    _round_bfloat16_to_nearest()
+    _convert_as_gpus_do()
 
     def run(arguments: Any, stream: Any) -> Any:
         return lambda: kernel.function[kernel.grid](*arguments)
@@ -241,22 +266,34 @@ def interpret(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
     return run
 
 
-def _round_bfloat16_to_nearest() -> None:
-    """Triton's interpreter cuts float32 off where a GPU rounds to nearest even."""
+def _convert_as_gpus_do() -> None:
+    """Triton's interpreter cuts float32 off, knows no NaN of 8 bits and does not saturate."""
     from triton import language as tl
     from triton.runtime import interpreter
 
     original = interpreter._convert_float
-    if getattr(original, "rounds", False):
+    if getattr(original, "converts", False):
         return
+    narrow = {
+        tl.bfloat16: torch.bfloat16,
+        tl.float8e4nv: torch.float8_e4m3fn,
+        tl.float8e5: torch.float8_e5m2,
+    }
 
     def convert(value: Any, source: Any, target: Any, mode: Any) -> Any:
-        if (source, target) != (tl.float32, tl.bfloat16):
-            return original(value, source, target, mode)
-        rounded = torch.from_numpy(value.copy()).bfloat16()
-        return rounded.view(torch.uint16).numpy()
+        given = torch.from_numpy(value.copy())
+        if source == tl.float32 and target in narrow:
+            stored = narrow[target]
+            if stored.itemsize == 1:
+                largest = torch.finfo(stored).max
+                given = given.clamp(-largest, largest)
+            codes = given.to(stored)
+            return codes.view({1: torch.uint8, 2: torch.uint16}[stored.itemsize]).numpy()
+        if source in narrow and target == tl.float32:
+            return given.view(narrow[source]).float().numpy()
+        return original(value, source, target, mode)
 
-    convert.rounds = True  # type: ignore[attr-defined]
+    convert.converts = True  # type: ignore[attr-defined]
     interpreter._convert_float = convert
 
 
@@ -369,12 +406,14 @@ TOOLCHAINS: dict[str, Any] = {"triton": interpret, "numba": simulate, "cupy": on
 
 def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
     catalogue = discover()
-    # Two multiprocessors: a persistent grid then has rows to walk at these sizes too.
-    target = replace(reference_target("sm_90"), multiprocessors=2)
     found: dict[str, str | None] = {}
     for asked in names:
         name = asked.removeprefix("wrong:")  # held to a wrong reference: the check must object
         operation = catalogue.operations[name]
+        # Where nothing converts to codes, arithmetic does.
+        arch = "sm_80" if _has_codes(operation) else "sm_90"
+        # Two multiprocessors: a persistent grid then has rows to walk at these sizes too.
+        target = replace(reference_target(arch), multiprocessors=2)
         implementation = _of(catalogue.implementations(operation), backend)
         if implementation is None:
             found[name] = f"no {backend} implementation"

@@ -107,7 +107,9 @@ EVERY = [
     if operation.has(direction) and operation.name not in ("scale", "add", "mix_1r1w", "mix_0r1w")
 ]
 GATHERS = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
-MIXED = ("max_pool2d_nhwc", "adamw_master")  # narrower elements are written beside vectors
+# Narrower elements are written beside vectors.
+MIXED = ("max_pool2d_nhwc", "adamw_master", "adamw_8bit")
+NARROW = ("floor", "_up", "quantize_nvfp4", "_mask")  # scales of blocks, masks
 LATER = ("column_sum", "_slab_means")  # partials are in the cache
 
 
@@ -121,7 +123,8 @@ def test_machine_code(name: str, direction: DirectionName) -> None:
         if name not in GATHERS and kernel.name not in LATER:
             assert "ld.global" not in ptx or ".v4.b32" in ptx
             streams = [line for line in ptx.splitlines() if "st.global.cs" in line]
-            assert name in MIXED or all(".v4.b32" in line for line in streams)
+            narrow = name in MIXED or name.endswith(NARROW)
+            assert narrow or all(".v4.b32" in line for line in streams)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
@@ -130,6 +133,21 @@ def test_other_architectures(arch: str, dtype: dtypes.DType) -> None:
     for name in ("scale", "rms_norm", "max_pool2d"):
         kernels = compiled(spec(name, "forward", dtype, arch))
         assert all(kernel.asm["cubin"] for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("arch", "converts"),
+    [("sm_75", ()), ("sm_89", ()), ("sm_90", ("e4m3x2",)), ("sm_121", ("e4m3x2", "e2m1x2"))],
+)
+def test_codes_are_converted_where_there_are_instructions(
+    arch: str, converts: tuple[str, ...]
+) -> None:
+    """From float32, in one rounding."""
+    (kernel,) = compiled(spec("quantize_nvfp4", "forward", dtypes.bfloat16, arch))
+    assert kernel.asm["cubin"]
+    assert "x2.f16x2" not in kernel.asm["ptx"]  # a second rounding
+    for form in ("e4m3x2", "e2m1x2"):
+        assert (f"cvt.rn.satfinite.{form}.f32" in kernel.asm["ptx"]) == (form in converts)
 
 
 def test_a_chain_keeps_what_the_next_step_reads() -> None:
