@@ -34,18 +34,29 @@ __device__ inline unsigned int larger_magnitude(unsigned int bits, float x) {
 #endif
 }
 
-// Magnitude bits of a small float: kMantissa bits behind the point, exponents biased by kBias.
-// Below the smallest normal number the sum with a large one rounds where the last bit is.
-template <int kMantissa, int kBias>
-__device__ inline unsigned int round_magnitude(unsigned int magnitude) {
-  constexpr int kDropped = 23 - kMantissa;
-  constexpr unsigned int kSmallestNormal = static_cast<unsigned int>(128 - kBias) << 23;
-  constexpr unsigned int kShifter = static_cast<unsigned int>(128 - kBias + kDropped) << 23;
-  const unsigned int even = magnitude >> kDropped & 1;
-  const unsigned int half = (1u << (kDropped - 1)) - 1 + even;
-  const unsigned int normal = ((magnitude + half) >> kDropped) - ((127 - kBias) << kMantissa);
-  const unsigned int small = bits_of(float_of(magnitude) + float_of(kShifter)) - kShifter;
-  return magnitude < kSmallestNormal ? small : normal;
+// |x| up to `most`, which is not NaN; NaN stays NaN.
+__device__ inline float smaller_magnitude(float x, float most) {
+#if !defined(MEMBOUND_EMULATOR) && __CUDA_ARCH__ >= 800
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(fabsf(x)), "f"(most));
+  return smaller;
+#else
+  return fabsf(x) > most ? most : fabsf(x);
+#endif
+}
+
+// Bytes of two words, one a digit of `which`, the lowest first.
+__device__ inline unsigned int bytes(unsigned int low, unsigned int high, unsigned int which) {
+#ifdef MEMBOUND_EMULATOR
+  const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
+  unsigned int chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    chosen |= static_cast<unsigned int>(both >> (which >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+  }
+  return chosen;
+#else
+  return __byte_perm(low, high, which);
+#endif
 }
 
 // A format. kBits of a code, kLargest it can hold; kPlaces and kFraction: exponent of kLargest and
@@ -56,15 +67,29 @@ struct SmallFloat {
   static constexpr int kPlaces = static_cast<int>(kLargestBits >> 23) - 127;
   static constexpr unsigned int kFraction = kLargestBits & 0x7fffffu;
 
-  static __device__ unsigned int encode_one(float x) {
-    const unsigned int magnitude = bits_of(x) & kMagnitude;
-    const unsigned int sign = bits_of(x) >> 31 << (kBits - 1);
-    if (magnitude > kInfinity) return kNan;
-    const unsigned int held = magnitude < kLargestBits ? magnitude : kLargestBits;
-    return sign | round_magnitude<kMantissa, kBias>(held);
+  // In the lowest byte. Added to a number so much larger, a magnitude is rounded where its last bit
+  // is; the codes of every power of two follow those of the one below, and kFirst, which is even,
+  // makes the smallest 0. The sum of NaN is beyond those of all numbers.
+  static __device__ unsigned int magnitude_code(float x) {
+    constexpr unsigned int kDropped = 23 - kMantissa;
+    constexpr unsigned int kSmallestNormal = (128u - kBias) << 23;
+    constexpr unsigned int kFirst = (0u - ((128u - kBias) << kMantissa)) & 0xffu;
+    const float held = smaller_magnitude(x, float_of(kLargestBits));
+    const unsigned int power = max(bits_of(held) & kInfinity, kSmallestNormal);
+    const float shifter = float_of(power + (kDropped << 23) + kFirst);
+    return min((power >> kDropped) + bits_of(held + shifter), 0x7f000000u | kNan);
   }
   static __device__ unsigned int encode_in_software(float first, float second) {
-    return encode_one(first) | encode_one(second) << kBits;
+    const unsigned int magnitudes = bytes(magnitude_code(first), magnitude_code(second), 0x0040);
+    const unsigned int signs = bytes(with_sign(first), with_sign(second), 0x0073);
+    return (magnitudes & 0x7f7fu) | (signs & 0x8080u);
+  }
+  // A GPU computes NaN without a sign.
+  static __device__ unsigned int with_sign(float x) {
+#ifdef MEMBOUND_EMULATOR
+    if (x != x) return 0;
+#endif
+    return bits_of(x);
   }
 };
 
