@@ -112,6 +112,12 @@ def run(
     timer: Annotated[
         str | None, typer.Option(help="events, events-ungated, graph or cupti; wall on the CPU.")
     ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="device, managed, pinned, pageable: the memory that a GPU's copies work on."
+        ),
+    ] = None,
     kernels: Kernels = None,
     peak: Peak = None,
     peak_source: PeakSource = None,
@@ -134,6 +140,7 @@ def run(
                 implementations=arguments.several(implementation),
                 dtypes=arguments.several(dtype),
                 caches=arguments.caches(cache),
+                placements=arguments.placements(placement),
             ),
             device=device,
             peak=peak,

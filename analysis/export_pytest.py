@@ -33,6 +33,7 @@ _FILE = "bench/test_bench.py"
 _WORST: tuple[Status, ...] = ("wrong", "failed", "timeout")
 _STATED = (
     "operation", "family", "direction", "implementation", "variant", "dtype", "cache",
+    "placement",
     "bytes_read", "bytes_written", "source_hash",
 )  # fmt: skip
 _JUDGED = ("shape", "processes", "gb_per_s", "verdict", "why")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..results.record import Cache
+    from ..results.record import Cache, Placement
 
 _CACHES: dict[str, Cache] = {"cold": "cold", "steady": "steady"}
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -28,6 +28,16 @@ def caches(text: str | None) -> tuple[Cache, ...]:
         if name not in _CACHES:
             raise BadArgument(f"unknown cache state {name!r}; valid: {', '.join(_CACHES)}")
     return tuple(_CACHES[name] for name in several(text))
+
+
+def placements(text: str | None) -> tuple[Placement, ...]:
+    """Where operands lie. Raises BadArgument."""
+    from .presets import PLACEMENTS
+
+    for name in several(text):
+        if name not in PLACEMENTS:
+            raise BadArgument(f"unknown placement {name!r}; valid: {', '.join(PLACEMENTS)}")
+    return tuple(known for known in PLACEMENTS if known in several(text))
 
 
 def seconds(text: str | None) -> float | None:

@@ -17,7 +17,7 @@ from ..kernels.dtypes import DTYPES, FLOATS
 from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
 from ..kernels.shapes import Shape
 from ..kernels.target import MIB, Target
-from ..results.record import Cache
+from ..results.record import Cache, Placement
 from .presets import PRESETS, Preset, Selection, UnknownName, preset_named, unknown
 from .records import named
 
@@ -45,6 +45,7 @@ class Group:
     implementations: tuple[str, ...]
     skips: dict[str, str] = field(default_factory=dict)
     shrunk: str | None = None
+    placement: Placement = "device"
 
     @property
     def stem(self) -> str:
@@ -56,8 +57,15 @@ class Group:
         return any(label not in self.skips for label in self.implementations)
 
     def case(self, implementation: str, cache: Cache) -> str:
-        dims = self.shape.dims
-        return named(self.operation, self.direction, implementation, self.dtype, dims, cache)
+        return named(
+            self.operation,
+            self.direction,
+            implementation,
+            self.dtype,
+            self.shape.dims,
+            cache,
+            self.placement,
+        )
 
 
 def plan(
@@ -133,7 +141,8 @@ def ceiling_cases(groups: Iterable[Group], kind: str) -> set[str]:
     """
     streams: dict[str, Group] = {}
     for group in groups:
-        if group.operation in CEILINGS and group.shape.kind == "scaled":
+        scaled = group.shape.kind == "scaled" and group.placement == "device"
+        if group.operation in CEILINGS and scaled:
             streams.setdefault(group.operation, group)
     return {group.case(kind, cache) for group in streams.values() for cache in group.caches}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import get_args
 
-from ..results.record import Cache
+from ..results.record import Cache, Placement
 
 
 class UnknownName(ValueError):
@@ -22,6 +23,7 @@ class Preset:
     own_kernels_only: only operations that have our kernel for this device (`cuda`, or `cpu`).
     compile_fused: torch.compile for what is fused; compile_all: for everything.
     variants: the steps of kernel ladders too.
+    placements: memory that operands lie in, of the copy family, on a GPU.
     time_limit: seconds, None for no limit.
     """
 
@@ -36,9 +38,11 @@ class Preset:
     compile_fused: bool = False
     compile_all: bool = False
     variants: bool = False
+    placements: tuple[Placement, ...] = ("device",)
     time_limit: float | None = None
 
 
+PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
 _EVERY_TIER = (1, 2, 3)
 _EVERY_KIND = ("scaled", "ragged", "layer")
 
@@ -73,6 +77,7 @@ PRESETS = {
         compile_fused=True,
         compile_all=True,
         variants=True,
+        placements=PLACEMENTS,
     ),
 }
 
@@ -87,6 +92,7 @@ class Selection:
     implementations: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     caches: tuple[Cache, ...] = ()
+    placements: tuple[Placement, ...] = ()
     ceilings: bool = True  # measure the plain streams that everything is held to as well
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from ..results.record import Cache, Record, Timer
+from ..results.record import Cache, Placement, Record, Timer
 
 Choice = dict[str, int | float | str | bool]
 
@@ -27,6 +27,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     positions: list[int]
     skips: dict[str, str]
     memcpy_position: int  # of the reference copy that follows the group
+    placement: Placement = "device"
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +41,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     timer: Timer
     kernels: list[str]  # extra folders of operations
+    host_budget_bytes: int | None = None  # None: memory of host and device is one budget
 
 
 class Plan(Setting, frozen=True, kw_only=True):

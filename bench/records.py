@@ -12,7 +12,7 @@ from ..kernels.discovery import Catalogue, Implementation
 from ..kernels.dtypes import DTYPES, DType
 from ..kernels.operation import Direction, Operation
 from ..kernels.shapes import text
-from ..results.record import SCHEMA, Cache, Record
+from ..results.record import SCHEMA, Cache, Placement, Record
 from .protocol import Item
 
 MEMCPY = "memcpy"
@@ -24,7 +24,15 @@ def now() -> str:
 
 
 def case_name(item: Item, implementation: str, cache: Cache) -> str:
-    return named(item.operation, item.direction, implementation, item.dtype, item.dims, cache)
+    return named(
+        item.operation,
+        item.direction,
+        implementation,
+        item.dtype,
+        item.dims,
+        cache,
+        item.placement,
+    )
 
 
 def named(
@@ -34,9 +42,14 @@ def named(
     dtype: str,
     dims: Mapping[str, int],
     cache: Cache,
+    placement: Placement = "device",
 ) -> str:
-    """A case's name: `rms_norm/forward/cuda/bfloat16/8192x4096/cold`."""
-    return f"{operation}/{direction}/{implementation}/{dtype}/{text(dims)}/{cache}"
+    """A case's name: `rms_norm/forward/cuda/bfloat16/8192x4096/cold`.
+
+    Where the operands are not in device memory the placement stands before the cache state.
+    """
+    state = cache if placement == "device" else f"{placement}/{cache}"
+    return f"{operation}/{direction}/{implementation}/{dtype}/{text(dims)}/{state}"
 
 
 def blank(
@@ -58,6 +71,7 @@ def blank(
         dtype=item.dtype,
         shape=item.dims,
         cache=cache,
+        placement=item.placement,
         process=process,
         position=position,
         status="skipped",

@@ -21,6 +21,7 @@ from . import cases, presets
 from .device.identity import device_folder
 from .device.select import Selected, compute_processes, select, snapshot
 from .environment import revision, versions
+from .placed import with_placements
 from .process import CASE_TIMEOUT_SECONDS, worker_environ
 from .protocol import Choice, Item, Plan
 from .records import MEMCPY, now
@@ -92,8 +93,15 @@ def planned(request: Request) -> Planned:
     """Raises presets.UnknownName, select.UnknownDevice, select.NoSuchDevice and BrokenKernels."""
     catalogue = discover(request.kernels)
     selected = select(request.device, request.peak, request.peak_source)
-    groups = cases.plan(catalogue, request.selection, selected.target, selected.memory_budget_bytes)
+    groups = _groups(catalogue, request, selected, selected.memory_budget_bytes)
     return Planned(catalogue, selected, groups)
+
+
+def _groups(
+    catalogue: Catalogue, request: Request, selected: Selected, budget_bytes: int
+) -> list[cases.Group]:
+    groups = cases.plan(catalogue, request.selection, selected.target, budget_bytes)
+    return with_placements(groups, catalogue, request.selection, selected)
 
 
 def measure(request: Request, observer: Observer, known: Planned | None = None) -> Outcome:
@@ -161,9 +169,7 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
         raise CannotResume(
             f"{folder} was measured on {environment.device.name}; this is {selected.device.name}"
         )
-    groups = cases.plan(
-        catalogue, request.selection, selected.target, environment.memory_budget_bytes
-    )
+    groups = _groups(catalogue, request, selected, environment.memory_budget_bytes)
     timer = choose_timer(
         request.timer, selected, {cache for group in groups for cache in group.caches}
     )
@@ -256,6 +262,7 @@ class _Run:
             target=asdict(target),
             default_mhz=self.selected.device.sm_clock_mhz,
             budget_bytes=self.environment.memory_budget_bytes,
+            host_budget_bytes=self.selected.host_budget_bytes,
             seed=self.environment.seed,
             timer=self.timer,
             seconds_per_case=self.request.seconds_per_case or preset.seconds_per_case,
@@ -281,6 +288,7 @@ def items_of(groups: Iterable[cases.Group], reverse: bool = False) -> Iterable[I
             positions=list(range(position, position + len(labels))),
             skips=group.skips,
             memcpy_position=position + len(labels),
+            placement=group.placement,
         )
         position += len(labels) + 1
 
@@ -311,4 +319,7 @@ def _why_nothing(groups: Sequence[cases.Group]) -> str:
     reasons = {reason for group in groups for reason in group.skips.values()}
     if reasons:
         return f"nothing selected can run here: {'; '.join(sorted(reasons))}"
-    return "the selection has no case: no operation has this direction, dtype and implementation"
+    return (
+        "the selection has no case: no operation has this direction, dtype and implementation; "
+        "memory other than the device's is measured with cuda kernels of the copy family"
+    )

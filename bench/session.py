@@ -121,7 +121,7 @@ class Session:
         count = max(sets_for(operands, cache, self.target.llc_bytes) for cache in item.caches)
         sets = []
         for _ in range(count):
-            tensors = self.arena.take_all(io.operands.values())
+            tensors = self.arena.take_all(io.operands.values(), item.placement)
             for name, value in pristine.items():
                 tensors[name].copy_(value)
             sets.append(tensors)

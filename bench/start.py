@@ -13,6 +13,7 @@ from ..kernels.target import Target
 from ..results.record import Timer
 from .arena import Arena
 from .eviction import CpuEvictor
+from .placement import PlacedMemory
 from .protocol import Setting
 from .session import Session
 from .timers import Timing, WallTiming
@@ -28,6 +29,7 @@ def start(setting: Setting) -> Session:
     if setting.kind == "cpu":
         torch.set_num_threads(target.multiprocessors)
         device = torch.device("cpu")
+        arena = Arena(device, setting.budget_bytes)
         timing: Timing = WallTiming(CpuEvictor(target.llc_bytes))
     else:
         from .cuda_runtime import CudaRuntime
@@ -37,6 +39,8 @@ def start(setting: Setting) -> Session:
         warnings.filterwarnings("ignore", alarms, UserWarning)
         device = torch.device("cuda", setting.ordinal)
         runtime = CudaRuntime(device, target)
+        placed = PlacedMemory(device)
+        arena = Arena(device, setting.budget_bytes, placed, setting.host_budget_bytes)
         missing = runtime.missing
         timing = gpu_timing(runtime, setting.timer, setting.default_mhz)
     return Session(
@@ -44,7 +48,7 @@ def start(setting: Setting) -> Session:
         catalogue=discover(Path(path) for path in setting.kernels),
         target=target,
         device=device,
-        arena=Arena(device, setting.budget_bytes),
+        arena=arena,
         timing=timing,
         missing=missing,
     )

@@ -31,6 +31,7 @@ _STATED = (
     "dtype",
     "shape",
     "cache",
+    "placement",
     "bytes_read",
     "bytes_written",
     "schedule_bytes",

@@ -12,11 +12,15 @@ from typing import Annotated, Literal
 
 import msgspec
 
-SCHEMA = 1
-"""Version of both files; a reader refuses a newer one by name and still reads older ones."""
+SCHEMA = 2
+"""Version of both files; a reader refuses a newer one by name and still reads older ones.
+
+2: `placement`. A reader of 1 would take memory of the host for the device's own.
+"""
 
 Status = Literal["ok", "wrong", "failed", "skipped", "timeout"]
 Cache = Literal["cold", "steady"]
+Placement = Literal["device", "managed", "pinned", "pageable"]
 Timer = Literal["events", "events-ungated", "graph", "cupti", "wall"]
 PeakSource = Literal["attributes", "sheet", "user"]
 
@@ -43,6 +47,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Fa
     dtype: Name
     shape: dict[Name, Count]
     cache: Cache
+    placement: Placement = "device"  # the memory that the operands lie in
     process: Count  # 0, 1, …: the fresh worker process
     position: Count  # place in that process's walk; a reference copy appears at several
     status: Status

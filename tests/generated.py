@@ -43,12 +43,14 @@ def record(**changes: Any) -> Record:
         }
     form = fields["implementation"] + (f":{fields['variant']}" if fields["variant"] else "")
     shape = "x".join(map(str, fields["shape"].values()))
+    placement = fields.get("placement", "device")
     parts = (
         fields["operation"],
         fields["direction"],
         form,
         fields["dtype"],
         shape,
+        *([] if placement == "device" else [placement]),
         fields["cache"],
     )
     fields.setdefault("case", "/".join(map(str, parts)))

@@ -15,6 +15,7 @@ from .identity import Gpu, cpu_device, read_gpu
 from .live import Live
 from .memory import HostMemory, device_budget, host_budget, host_memory
 from .peaks import HOW_TO_GIVE, decide, user_peak
+from .placements import unplaceable
 from .probe import Machine, Probe, one_line
 from .quirks import cpu_quirks, gpu_quirks
 from .selected import Selected
@@ -154,6 +155,8 @@ def _select_gpu(machine: Machine, ordinal: int, user: Peak | None) -> Selected:
         warnings=warnings,
         missing=probe.missing,
         memory_budget_bytes=budget,
+        host_budget_bytes=host_budget(memory) if gpu.device.integrated is False else None,
+        unplaceable=unplaceable(probe, ordinal),
         host=host.described(),
         nvml=gpu.nvml,
         cpus=host.cpus,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ...kernels.target import Target
-from ...results.record import Device, Peak
+from ...results.record import Device, Peak, Placement
 from .live import Live
 from .probe import Machine
 
@@ -28,3 +28,5 @@ class Selected:
     nvml: str | None = None  # by which NVML knows the device
     cpus: tuple[int, ...] = ()
     machine: Machine = field(default_factory=Live, repr=False)
+    host_budget_bytes: int | None = None  # of host memory where that is not the device's too
+    unplaceable: dict[Placement, str] = field(default_factory=dict)  # why not measured there
