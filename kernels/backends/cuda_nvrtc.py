@@ -73,6 +73,15 @@ def read_with_headers(source: Path, folders: Sequence[Path]) -> Iterator[bytes]:
                 pending.append(header)
 
 
+def alone(arch: str) -> str:
+    """`arch` as a target that code for other devices need not run on: "sm_121a" of "sm_121".
+
+    What is built here runs on the device it is built for. From sm_100 on such code may convert
+    4-bit floats by instructions (PTX ISA, `cvt`, target notes).
+    """
+    return arch + "a" if int(arch.removeprefix("sm_")) >= 100 else arch
+
+
 def compile_cubin(
     source: Path, names: Sequence[str], arch: str, defines: Mapping[str, str] | None = None
 ) -> Compiled:
@@ -82,6 +91,7 @@ def compile_cubin(
     """
     from cuda.bindings import nvrtc
 
+    arch = alone(arch)
     _, *version = nvrtc.nvrtcVersion()
     folders = include_folders()
     key = hashlib.sha256(repr((list(names), arch, defines or {}, STANDARD, version)).encode())

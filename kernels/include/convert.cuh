@@ -1,10 +1,10 @@
 // Codes of 8 and 4 bits: float32 to codes and back.
 //
 // To nearest even; what is beyond the largest code becomes it, infinity too; NaN stays NaN, is 6 in
-// e2m1 and 0 in int8. Where the architecture converts (8-bit floats from sm_89 on), two elements take
-// an instruction; elsewhere, and in the emulator, integer arithmetic gives the same bits. (The
-// toolkit's own header does that in float64.) Half-byte floats are converted by instructions that
-// only code for one architecture alone may hold ("sm_121a"); ours is built without.
+// e2m1 and 0 in int8. Where the architecture converts (8-bit floats from sm_89 on, half-byte floats
+// in code for one architecture or family alone, from sm_100a on), two elements take an instruction;
+// elsewhere, and in the emulator, integer arithmetic gives the same bits. (The toolkit's own header
+// does that in float64.)
 #pragma once
 
 #include "memory.cuh"
@@ -61,11 +61,13 @@ __device__ inline unsigned int bytes(unsigned int low, unsigned int high, unsign
 
 // A format. kBits of a code, kLargest it can hold; kPlaces and kFraction: exponent of kLargest and
 // the bits behind its point, as float32 has them. encode: two codes side by side, the first lowest.
+// decode_two: their numbers, in units of kUnit, which a scale is multiplied by.
 template <int kMantissa, int kBias, unsigned int kLargestBits, unsigned int kNan, int kWidth>
 struct SmallFloat {
   static constexpr int kBits = kWidth;
   static constexpr int kPlaces = static_cast<int>(kLargestBits >> 23) - 127;
   static constexpr unsigned int kFraction = kLargestBits & 0x7fffffu;
+  static constexpr float kUnit = 1.0f;
 
   // In the lowest byte. Added to a number so much larger, a magnitude is rounded where its last bit
   // is; the codes of every power of two follow those of the one below, and kFirst, which is even,
@@ -96,6 +98,9 @@ struct SmallFloat {
 #if !defined(MEMBOUND_EMULATOR) && __CUDA_ARCH__ >= 890
 #define MEMBOUND_CONVERTS_FLOAT8 1
 #endif
+#if !defined(MEMBOUND_EMULATOR) && __CUDA_ARCH__ >= 1000 && defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
+#define MEMBOUND_CONVERTS_FLOAT4 1
+#endif
 
 struct E4m3 : SmallFloat<3, 7, 0x43e00000u, 0x7fu, 8> {
   static __device__ unsigned int encode(float first, float second) {
@@ -107,16 +112,26 @@ struct E4m3 : SmallFloat<3, 7, 0x43e00000u, 0x7fu, 8> {
     return encode_in_software(first, second);
 #endif
   }
-  static __device__ float decode(unsigned int code) {
-#ifdef MEMBOUND_CONVERTS_FLOAT8
-    unsigned int halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(code)));
-    return half_of(halves);
-#else
-    // The same bits as a half are 2^-8 of the number.
+  // The same bits as a half are 2^-8 of the number.
+  static __device__ float decode_in_software(unsigned int code) {
     const float value = half_of((code & 0x80u) << 8 | (code & 0x7fu) << 7) * 256.0f;
     return (code & 0x7fu) == 0x7fu ? float_of(0x7fc00000u) : value;
+  }
+  static __device__ void decode_two(unsigned int codes, float& first, float& second) {
+#ifdef MEMBOUND_CONVERTS_FLOAT8
+    unsigned int halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(codes)));
+    first = half_of(halves);
+    second = half_of(halves >> 16);
+#else
+    first = decode_in_software(codes & 0xffu);
+    second = decode_in_software(codes >> 8 & 0xffu);
 #endif
+  }
+  static __device__ float decode(unsigned int code) {
+    float first, second;
+    decode_two(code, first, second);
+    return first;
   }
 };
 
@@ -130,9 +145,17 @@ struct E5m2 : SmallFloat<2, 15, 0x47600000u, 0x7fu, 8> {
     return encode_in_software(first, second);
 #endif
   }
-  // The upper byte of a half.
-  static __device__ float decode(unsigned int code) {
-    return half_of(code << 8);
+  // A code is the upper byte of a half.
+  static __device__ void decode_two(unsigned int codes, float& first, float& second) {
+#ifdef MEMBOUND_CONVERTS_FLOAT8
+    unsigned int halves;
+    asm("cvt.rn.f16x2.e5m2x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(codes)));
+    first = half_of(halves);
+    second = half_of(halves >> 16);
+#else
+    first = half_of(codes << 8);
+    second = half_of(codes & 0xff00u);
+#endif
   }
 };
 
@@ -144,21 +167,49 @@ struct E2m1 : SmallFloat<1, 1, 0x40c00000u, 0x7u, 4> {
     const unsigned int power = max(bits_of(magnitude), 0x3f800000u) & kInfinity;
     const unsigned int shifter = power + (22u << 23);
     const unsigned int sum = bits_of(magnitude + float_of(shifter));
-    unsigned int sign = bits_of(x) >> 28 & 8u;
-#ifdef MEMBOUND_EMULATOR
-    if (x != x) sign = 0;  // where a GPU computes NaN, its sign bit is not set
-#endif
+    const unsigned int sign = with_sign(x) >> 28 & 8u;
     return sum - shifter + (power >> 22) - 254u + sign;
   }
-  static __device__ unsigned int encode(float first, float second) {
+  static __device__ unsigned int encode_in_software(float first, float second) {
     return encode_one(first) | encode_one(second) << 4;
   }
+  static __device__ unsigned int encode(float first, float second) {
+#ifdef MEMBOUND_CONVERTS_FLOAT4
+    unsigned short codes;
+    asm("{\n\t.reg .b8 both;\n\t"
+        "cvt.rn.satfinite.e2m1x2.f32 both, %1, %2;\n\t"
+        "mov.b16 %0, {both, 0};\n\t}"
+        : "=h"(codes)
+        : "f"(second), "f"(first));
+    return codes;
+#else
+    return encode_in_software(first, second);
+#endif
+  }
+#ifdef MEMBOUND_CONVERTS_FLOAT4
+  static __device__ void decode_two(unsigned int codes, float& first, float& second) {
+    unsigned int halves;
+    asm("{\n\t.reg .b8 both, none;\n\t"
+        "mov.b16 {both, none}, %1;\n\t"
+        "cvt.rn.f16x2.e2m1x2 %0, both;\n\t}"
+        : "=r"(halves)
+        : "h"(static_cast<unsigned short>(codes)));
+    first = half_of(halves);
+    second = half_of(halves >> 16);
+  }
+#else
   // The same bits as a half are 2^-14 of the number.
   static constexpr float kUnit = 16384.0f;
+  static __device__ void decode_two(unsigned int codes, float& first, float& second) {
+    first = half_of((codes & 0x8u) << 12 | (codes & 0x7u) << 9);
+    second = half_of((codes & 0x80u) << 8 | (codes & 0x70u) << 5);
+  }
+#endif
 };
 
 struct Int8 {
   static constexpr int kBits = 8;
+  static constexpr float kUnit = 1.0f;
 
   static __device__ unsigned int encode_one(float x) {
 #ifdef MEMBOUND_EMULATOR
@@ -174,8 +225,26 @@ struct Int8 {
   static __device__ unsigned int encode(float first, float second) {
     return encode_one(first) | encode_one(second) << 8;
   }
+  static __device__ void decode_two(unsigned int codes, float& first, float& second) {
+    first = static_cast<float>(static_cast<signed char>(codes));
+    second = static_cast<float>(static_cast<signed char>(codes >> 8));
+  }
+};
+
+// Scales that are powers of two, as their exponents: 2^(code - 127), and 255 for NaN. A code is an
+// exponent of float32, so none of them is made by an instruction of its own: that would round a
+// quotient which had been rounded before.
+struct E8m0 {
   static __device__ float decode(unsigned int code) {
-    return static_cast<float>(static_cast<signed char>(code));
+#ifdef MEMBOUND_CONVERTS_FLOAT4
+    unsigned int upper_halves;
+    asm("cvt.rn.bf16x2.ue8m0x2 %0, %1;"
+        : "=r"(upper_halves)
+        : "h"(static_cast<unsigned short>(code)));
+    return float_of(upper_halves << 16);
+#else
+    return float_of(code == 255 ? kInfinity + 1 : code == 0 ? 0x400000u : code << 23);
+#endif
   }
 };
 
@@ -200,14 +269,12 @@ __device__ Vector<unsigned char, bytes_of_codes<Format, kWidth>()> encode(
   return codes;
 }
 
-// Numbers of codes, in units that a scale is multiplied by (`unit_of`).
+// Numbers of codes, in units of Format::kUnit.
 template <class Format, int kWidth>
 __device__ void decode(const Vector<unsigned char, bytes_of_codes<Format, kWidth>()>& codes,
                        float (&values)[kWidth]) {
-  if constexpr (Format::kBits == 8) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = Format::decode(codes[i]);
-  } else if constexpr (kWidth % 8 == 0) {
+#ifndef MEMBOUND_CONVERTS_FLOAT4
+  if constexpr (Format::kBits == 4 && kWidth % 8 == 0) {
     // Codes i and i + 4 of eight are the upper bits of two halves side by side.
 #pragma unroll
     for (int first = 0; first < kWidth; first += 8) {
@@ -222,17 +289,15 @@ __device__ void decode(const Vector<unsigned char, bytes_of_codes<Format, kWidth
         values[first + i + 4] = half_of((magnitudes | signs) >> 16);
       }
     }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const unsigned int code = codes[i / 2] >> i % 2 * 4;
-      values[i] = half_of((code & 0x8u) << 12 | (code & 0x7u) << 9);
-    }
+    return;
   }
-}
-
-template <class Format>
-__device__ constexpr float unit_of() {
-  if constexpr (Format::kBits == 4) return Format::kUnit;
-  else return 1.0f;
+#endif
+#pragma unroll
+  for (int i = 0; i < kWidth; i += 2) {
+    const bool two = i + 1 < kWidth;
+    unsigned int pair = codes[i * Format::kBits / 8];
+    if (Format::kBits == 8 && two) pair |= codes[i + 1] << 8;
+    float none;
+    Format::decode_two(pair, values[i], two ? values[i + 1] : none);
+  }
 }

@@ -58,13 +58,6 @@ struct ScalesOfBlocks {
   }
 };
 
-// 2^(code - 127), the first of them subnormal; 255 is NaN.
-struct PowerOfTwo {
-  static __device__ float decode(unsigned int code) {
-    return float_of(code == 255 ? kInfinity + 1 : code == 0 ? 0x400000u : code << 23);
-  }
-};
-
 template <class Format, int kWidth, int kLoads, Reuse kStores, bool kWhole, typename T,
           class Scales>
 __device__ void decode_run(T* y, const unsigned char* q, const Scales& scales, int length,
@@ -77,7 +70,7 @@ __device__ void decode_run(T* y, const unsigned char* q, const Scales& scales, i
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {
     const int i = first + k * stride;
-    fetched[k] = kWhole || i < length ? scales.fetch(i) * unit_of<Format>() : 0.0f;
+    fetched[k] = kWhole || i < length ? scales.fetch(i) * Format::kUnit : 0.0f;
   }
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {
@@ -123,7 +116,7 @@ template <class Format, int kBytes, int kLoads, Reuse kStores, typename T>
 __global__ void dequantize_by_mx_block(T* y, const unsigned char* q, const unsigned char* scales,
                                        long long n) {
   decode_tile<Format, kBytes, kLoads, kStores>(y, q, n, [&](long long start) {
-    return ScalesOfBlocks<32, PowerOfTwo>{scales + start / 32, 1.0f};
+    return ScalesOfBlocks<32, E8m0>{scales + start / 32, 1.0f};
   });
 }
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import inf, nan
-from pathlib import Path
 
-import numpy
 import pytest
 import torch
-from membound.kernels.backends.cuda import Geometry
-from membound.kernels.dtypes import DTYPES, DType, bfloat16, float4_pair, float8_e4m3fn, float16
+from membound.kernels.dtypes import DTYPES, DType, bfloat16, float8_e4m3fn, float16
 from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.spec import Spec
-from membound.kernels.target import reference_target
 from membound.kernels.tolerance import compare_outputs
 from membound.tests.emulator.run import CATALOGUE, bound, prepare, run_cuda, spec_of
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
+from membound.tests.kernels.test_conversions import every_value
 
 Values = Mapping[str, torch.Tensor]
 
-CONVERSIONS = Path(__file__).with_name("conversions.cu")
 ONE = torch.ones(1)
 EVERY = {"rows": 64, "columns": 1024}
 BLOCK = {"rows": 1, "columns": 32}
@@ -80,46 +76,14 @@ def codes(values: torch.Tensor) -> torch.Tensor:
     return values.contiguous().view(integers[values.element_size()])
 
 
-def every_value(dtype: DType) -> torch.Tensor:
-    """All 65,536 of a 16-bit type, shuffled so that blocks hold large and small ones."""
-    bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
-    order = torch.randperm(1 << 16, generator=torch.Generator().manual_seed(1))
-    return bits[order].view(dtype.torch_dtype).reshape(64, 1024)
-
-
-def floats() -> torch.Tensor:
-    """All bfloat16 and float16 values, all midpoints of codes and their neighbours, and others."""
-    halves = [every_value(d).float().flatten() for d in (bfloat16, float16)]
-    numbers = [
-        DTYPES[name].decoded(torch.arange(128, dtype=torch.uint8).view(DTYPES[name].torch_dtype))
-        for name in ("float8_e4m3fn", "float8_e5m2")
-    ]
-    numbers.append(float4_pair.decoded(torch.arange(8, dtype=torch.uint8))[::2])
-    ties = [(n[1:] + n[:-1]).float() / 2 for n in numbers]
-    near = [torch.nextafter(t, torch.tensor(end)) for t in ties for end in (0.0, inf)]
-    generator = torch.Generator().manual_seed(2)
-    random = torch.randint(-(1 << 31), 1 << 31, (1 << 16,), generator=generator)
-    positive = torch.cat([*ties, *near])
-    return torch.cat([*halves, positive, -positive, random.to(torch.int32).view(torch.float32)])
-
-
-def test_conversions_are_those_of_the_toolkit() -> None:
-    """Ours is integer arithmetic, the toolkit's is in float64."""
-    x = floats()
-    ours, theirs = (torch.zeros(3, len(x), dtype=torch.uint8) for _ in range(2))
-    (kernel,) = EmulatorToolchain().build(CONVERSIONS, ["convert"], reference_target("sm_75"))
-    geometry = Geometry(-(-len(x) // 256), 256)
-    kernel.bind(None, geometry, (ours, theirs, x, numpy.int64(len(x))))()
-    assert torch.equal(ours, theirs)
-
-
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
 @pytest.mark.parametrize("scale", [1.0, 0.0101])
 @pytest.mark.parametrize("name", ["quantize_e4m3", "quantize_e5m2"])
 def test_every_value_becomes_the_nearest_code(
     libraries: Libraries, name: str, scale: float, dtype: DType
 ) -> None:
-    both(libraries, name, {"x": every_value(dtype), "scale": torch.tensor([scale])})
+    x = every_value(dtype).reshape(64, 1024)
+    both(libraries, name, {"x": x, "scale": torch.tensor([scale])})
 
 
 @pytest.mark.parametrize("dtype", [bfloat16, float16], ids=str)
@@ -127,7 +91,7 @@ def test_every_value_becomes_the_nearest_code(
 def test_every_value_has_a_code_in_its_block(libraries: Libraries, form: str, dtype: DType) -> None:
     """Sorted, so that the values of a block are alike: infinity and NaN come last."""
     scale = {"scale": torch.tensor([3.0])} if form == "nvfp4" else {}
-    x = every_value(dtype).flatten()
+    x = every_value(dtype)
     alike = x[x.float().abs().argsort()].reshape(64, 1024)
     both(libraries, f"quantize_{form}", {"x": alike, **scale})
 
