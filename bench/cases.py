@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from ..kernels.discovery import BACKENDS, Catalogue, Implementation
+from ..kernels.discovery import BACKENDS, PEERS, Catalogue, Implementation, backend_unavailable
 from ..kernels.dtypes import DTYPES, FLOATS
 from ..kernels.operation import DIRECTIONS, Direction, DirectionName, Operation
 from ..kernels.shapes import Shape
@@ -338,6 +338,8 @@ def _wanted(
         return preset.compile_all or (preset.compile_fused and fused)
     return True
 
+    if implementation.backend in PEERS:
+        return preset.peers and backend_unavailable(implementation.backend) is None
 
 def _caches(preset: Preset, target: Target) -> tuple[Cache, ...]:
     # A CPU's last-level cache is so large that 20 of them would take minutes; its rotating

@@ -17,7 +17,8 @@ _MEASURED = ("kernels", "bench", "pyproject.toml")
 _PACKAGES = (
     "numpy", "torch", "numba", "triton", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc",
     "nvidia-cuda-runtime", "numba-cuda", "cupy-cuda13x", "cupy-cuda12x", "nvidia-ml-py",
-    "cupti-python", "nvidia-cuda-cupti",
+    "cupti-python", "nvidia-cuda-cupti", "liger-kernel", "quack-kernels", "flashinfer-python",
+    "nvidia-cutlass-dsl",
 )  # fmt: skip
 
 

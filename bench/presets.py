@@ -23,6 +23,7 @@ class Preset:
     own_kernels_only: only operations that have our kernel for this device (`cuda`, or `cpu`).
     compile_fused: torch.compile for what is fused; compile_all: for everything.
     variants: the steps of kernel ladders too.
+    peers: kernels of other projects too, those that are installed.
     placements: memory that operands lie in, of the copy family, on a GPU.
     time_limit: seconds, None for no limit.
     """
@@ -38,6 +39,7 @@ class Preset:
     compile_fused: bool = False
     compile_all: bool = False
     variants: bool = False
+    peers: bool = False
     placements: tuple[Placement, ...] = ("device",)
     time_limit: float | None = None
 
@@ -64,6 +66,7 @@ PRESETS = {
         processes=3,
         seconds_per_case=1.0,
         compile_fused=True,
+        peers=True,
         time_limit=480.0,
     ),
     "full": Preset(
@@ -77,6 +80,7 @@ PRESETS = {
         compile_fused=True,
         compile_all=True,
         variants=True,
+        peers=True,
         placements=PLACEMENTS,
     ),
 }

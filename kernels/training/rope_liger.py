@@ -20,7 +20,7 @@ LACKS = {"rope_interleaved": "liger pairs i with i + width / 2, as rope_half doe
 def half(q: Real, k: Real, cos: Real, sin: Real) -> tuple[Real, Real]:
     by_head = (heads[None].transpose(1, 2) for heads in (q, k))
     turned = liger_rope(*by_head, cos, sin, rotary_dim=q.shape[-1])
-    q, k = (heads.transpose(1, 2)[0] for heads in turned)
+    q, k = (heads.transpose(1, 2).squeeze(0) for heads in turned)  # views, in backward too
     return q, k
 
 

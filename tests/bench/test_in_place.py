@@ -137,3 +137,16 @@ def test_restoring_is_outside_the_clock(session: Session, monkeypatch: pytest.Mo
     assert torch.equal(ready.sets[0]["x"], group.pristine["x"] + 1)
     group.restore()
     assert torch.equal(ready.sets[0]["x"], group.pristine["x"])
+
+
+@pytest.mark.parametrize(("timer", "gated"), [("events", True), ("events-ungated", False)])
+def test_a_launch_that_waits_for_the_device_cannot_be_behind_a_gate(
+    session: Session, monkeypatch: pytest.MonkeyPatch, timer: str, gated: bool
+) -> None:
+    ready = session.ready(session.make_group(item("shift")), "cpu", None)
+    monkeypatch.setattr(session.timing, "timer", timer)
+    waiting = replace(ready, prepared=replace(ready.prepared, waits=True))
+    assert session.refuses(ready, "cold") is None
+    reason = session.refuses(waiting, "cold")
+    assert (reason is not None) == gated
+    assert reason is None or reason.startswith("waits for the device within a launch")

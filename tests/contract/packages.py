@@ -53,7 +53,7 @@ def fault(use: Use) -> str | None:
     if use.call is None:
         return None
     parameters = _parameters(found)
-    return None if parameters is None else _refused(use.name, use.call, parameters)
+    return None if parameters is None else refused(use.name, use.call, parameters)
 
 
 def checkable(name: str) -> bool:
@@ -62,7 +62,7 @@ def checkable(name: str) -> bool:
     return not isinstance(found, Missing) and _parameters(found) is not None
 
 
-def _refused(name: str, call: Call, accepts: Parameters) -> str | None:
+def refused(name: str, call: Call, accepts: Parameters) -> str | None:
     if accepts.most is not None and call.positional > accepts.most:
         return f"{name} takes {accepts.most} positional arguments, not {call.positional}"
     unknown = sorted(set(call.keywords) - accepts.names)

@@ -10,7 +10,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-ROOTS = ("torch", "cuda", "cupy", "numba", "triton", "pynvml", "cupti")
+PEERS = ("liger_kernel", "quack", "flashinfer")
+ROOTS = ("torch", "cuda", "cupy", "numba", "triton", "pynvml", "cupti", *PEERS)
 
 HELD = {
     "stream": "torch.cuda.Stream()",

@@ -55,7 +55,7 @@ class Lab:
             tensors[name].copy_(value)
         launch = prepared.bind(tensors, self.stream)
         judged = verify(
-            spec.io, launch, tensors, pristine, exact, self.synchronize, self.arena.take
+            spec.io, launch, tensors, pristine, exact, self.synchronize, self.arena.take, prepared
         )
         return judged.reason
 
