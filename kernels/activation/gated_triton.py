@@ -14,7 +14,7 @@ from .silu_triton import silu, silu_gradient
 
 
 @triton.jit
-def _swiglu(gate, up):
+def swiglu(gate, up):
     return silu(gate) * up
 
 
@@ -44,7 +44,7 @@ def _reglu_gradient(dy, gate, up):
 
 
 _FUNCTIONS = {
-    "swiglu": (_swiglu, _swiglu_gradient),
+    "swiglu": (swiglu, _swiglu_gradient),
     "geglu": (_geglu, _geglu_gradient),
     "reglu": (_reglu, _reglu_gradient),
 }

@@ -5,6 +5,7 @@
 2. Backward is a persistent grid whose programs sum their rows by column in float32 registers. Where
    the row is too long for that, a first kernel leaves each row's means and a second one owns
    column chunks.
+3. Where y becomes codes, these are of y as its dtype would store it, as in the steps.
 """
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
@@ -21,6 +22,7 @@ from ..dtypes import float32
 from ..operation import Tensor
 from ..spec import Choice, Prepared, Spec
 from .triton import Kernel, Plan, choose, tiles
+from .triton_codes import put_codes
 from .triton_rows import (
     BACKWARD_CONFIGURATIONS,
     LONGEST_BACKWARD,
@@ -58,9 +60,26 @@ def _not_negative(x):
 
 
 @triton.jit
+def _put(
+    value, y, q, scale, scales, x, row, start,
+    M: tl.constexpr, N: tl.constexpr, FORMAT: tl.constexpr, SCALES: tl.constexpr,
+    SM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+):  # fmt: skip
+    """y, or codes of it where there is none."""
+    if q is None:
+        column = start + tl.arange(0, BLOCK)
+        mask = (row < M)[:, None] & (column < N)[None, :]
+        put(y, row[:, None] * N + column[None, :], value, mask, STORE)
+    else:
+        value = value.to(x.dtype.element_ty).to(tl.float32)
+        put_codes(value, q, scale, scales, row, start, M, N, FORMAT, SCALES, SM, ROWS, BLOCK, STORE)
+
+
+@triton.jit
 def norm_forward(
-    x, residual, weight, bias, h, y, mean, rstd,
+    x, residual, weight, bias, h, y, mean, rstd, q, scale, scales,
     M: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr,
+    FORMAT: tl.constexpr, SCALES: tl.constexpr, SM: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     row = tile_rows(ROWS)
@@ -81,14 +100,19 @@ def norm_forward(
         tl.store(mean + row, about + left, mask=row < M)
         b = kept(bias, column, column < N)[None, :]
         y_value = (value - left[:, None]) * r[:, None] * w + b
-    tl.store(rstd + row, r, mask=row < M)
-    put(y, at, y_value, mask, STORE)
+    if rstd is not None:
+        tl.store(rstd + row, r, mask=row < M)
+    _put(
+        y_value, y, q, scale, scales, x, row, 0,
+        M, N, FORMAT, SCALES, SM, ROWS, BLOCK, STORE,
+    )  # fmt: skip
 
 
 @triton.jit
 def norm_forward_long(
-    x, residual, weight, bias, h, y, mean, rstd,
+    x, residual, weight, bias, h, y, mean, rstd, q, scale, scales,
     M: tl.constexpr, N: tl.constexpr, EPS: tl.constexpr,
+    FORMAT: tl.constexpr, SCALES: tl.constexpr, SM: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """Each lane has a mean and squared deviations of its own (Welford), merged at the end."""
@@ -120,7 +144,8 @@ def norm_forward_long(
         r = tl.rsqrt(_not_negative(total - left * left) + EPS)
         about += left
         tl.store(mean + row, about)
-    tl.store(rstd + row, r)
+    if rstd is not None:
+        tl.store(rstd + row, r)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
         mask = column < N
@@ -128,7 +153,10 @@ def norm_forward_long(
         value = (value - about) * r * kept(weight, column, mask)
         if bias is not None:
             value += kept(bias, column, mask)
-        put(y, row * N + column, value, mask, STORE)
+        _put(
+            value[None, :], y, q, scale, scales, x, row + tl.arange(0, 1), start,
+            M, N, FORMAT, SCALES, SM, ROWS, BLOCK, STORE,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -230,9 +258,13 @@ def norm_backward_long(
         tl.store(partial_bias + tl.program_id(1) * N + column, dbias, mask=mask)
 
 
-def forward(spec: Spec, eps: float) -> Prepared:
-    """Operands x, weight, y, rstd; bias and mean of a layer_norm; residual and h where they are."""
-    return row_map(spec, norm_forward, norm_forward_long, {"EPS": eps})
+def forward(spec: Spec, eps: float, code: str = "", scales: str = "") -> Prepared:
+    """Operands x, weight, y, rstd; bias and mean of a layer_norm; residual and h where they are.
+
+    code, scales: where there are q, scale and scales in place of y, as `put_codes` has them.
+    """
+    constants = {"EPS": eps, "FORMAT": code, "SCALES": scales, "SM": spec.target.sm}
+    return row_map(spec, norm_forward, norm_forward_long, constants)
 
 
 def backward(spec: Spec, normed: str) -> Prepared:
