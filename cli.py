@@ -11,12 +11,8 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -31,15 +27,14 @@ from .bench.options import (
     Markdown,
     Peak,
     PeakSource,
+    Placement,
     Runs,
     Selection,
     Strict,
     Threshold,
+    Timer,
 )
-
-if TYPE_CHECKING:
-    from .analysis.compare import Comparison
-    from .results.reading import Run
+from .endings import fail, usage_errors
 
 app = typer.Typer(
     help=(
@@ -60,7 +55,7 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Say what this machine is, what its memory can do, and what can be measured on it."""
-    with _usage_errors():
+    with usage_errors():
         from .bench import doctor as diagnosis
 
         found = diagnosis.diagnose(device, peak, peak_source)
@@ -79,7 +74,7 @@ def list_(
     kernels: Kernels = None,
 ) -> None:
     """List operations and implementations, and why some cannot run here."""
-    with _usage_errors():
+    with usage_errors():
         from .bench import listing
         from .bench.device.select import select
         from .kernels.discovery import discover
@@ -109,15 +104,8 @@ def run(
     time_limit: Annotated[
         str | None, typer.Option(help="90s, 10m, 1h: cases not reached are recorded as skipped.")
     ] = None,
-    timer: Annotated[
-        str | None, typer.Option(help="events, events-ungated, graph or cupti; wall on the CPU.")
-    ] = None,
-    placement: Annotated[
-        str | None,
-        typer.Option(
-            help="device, managed, pinned, pageable: the memory that a GPU's copies work on."
-        ),
-    ] = None,
+    timer: Timer = None,
+    placement: Placement = None,
     kernels: Kernels = None,
     peak: Peak = None,
     peak_source: PeakSource = None,
@@ -126,7 +114,7 @@ def run(
     ] = None,
 ) -> None:
     """Verify and measure, write a run under results/, and print its table."""
-    with _usage_errors():
+    with usage_errors():
         from .bench.presets import Selection as Chosen
         from .bench.run import Request, measure
         from .bench.run import resume as complete
@@ -156,7 +144,7 @@ def run(
         with Progress() as progress:
             outcome = complete(resume, request, progress) if resume else measure(request, progress)
     _show_run(outcome.folder)
-    raise typer.Exit(_exit_code(outcome.counts))
+    raise typer.Exit(outcome.exit_code)
 
 
 @app.command()
@@ -178,8 +166,8 @@ def report(
     suffix = output.suffix.lower() if output else ""
     html = suffix in (".html", ".htm")
     if markdown and html:
-        _fail(f"--markdown and -o {output} contradict each other; name a file ending in .md", 2)
-    with _usage_errors():
+        fail(f"--markdown and -o {output} contradict each other; name a file ending in .md", 2)
+    with usage_errors():
         from .analysis.report import report as made
         from .results.reading import find_runs
 
@@ -215,12 +203,16 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two sides case by case: medians of processes, intervals, and a verdict each."""
-    with _usage_errors():
+    with usage_errors():
+        from .analysis.compare import compare as compared
         from .analysis.loading import read
+        from .analysis.script import complain, conclude
 
         limit = arguments.share(threshold)
         sides = read([base]), read([current])
-        code = _judge(*sides, limit, across_devices, strict, allow_missing, markdown, as_json)
+        found = compared(*sides, threshold=limit, across_devices=across_devices)
+        code = conclude(found, strict, allow_missing, markdown, as_json, _colorful())
+        code = complain([*sides[0], *sides[1]]) or code
     raise typer.Exit(code)
 
 
@@ -242,10 +234,12 @@ def gate(
 ) -> None:
     """Fail where a run is slower than its baseline beyond the threshold, or cannot tell."""
     if len(runs) > 2:
-        _fail(f"gate takes [BASELINE] CURRENT, got {len(runs)}; quote a glob of several runs", 2)
-    with _usage_errors():
+        fail(f"gate takes [BASELINE] CURRENT, got {len(runs)}; quote a glob of several runs", 2)
+    with usage_errors():
+        from .analysis.compare import compare as compared
         from .analysis.gate import baseline
         from .analysis.loading import read
+        from .analysis.script import complain, conclude
         from .results.checked import printable
 
         limit = arguments.share(threshold)
@@ -253,43 +247,10 @@ def gate(
         base = read([runs[0]]) if len(runs) == 2 else [baseline(current, store)]
         names = ", ".join(printable(str(run.path)) for run in base)
         typer.echo(f"baseline: {names}", err=as_json)
-        code = _judge(base, current, limit, False, strict, allow_missing, markdown, as_json)
+        found = compared(base, current, threshold=limit)
+        code = conclude(found, strict, allow_missing, markdown, as_json, _colorful())
+        code = complain([*base, *current]) or code
     raise typer.Exit(code)
-
-
-def _judge(
-    base: list[Run],
-    current: list[Run],
-    limit: float,
-    across_devices: bool,
-    strict: bool,
-    allow_missing: bool,
-    markdown: bool,
-    as_json: bool,
-) -> int:
-    """Print the comparison of two sides; its exit code, or 1 where a file is damaged."""
-    from .analysis.compare import compare as compared
-    from .analysis.script import complain
-
-    found = compared(base, current, threshold=limit, across_devices=across_devices)
-    code = _print_comparison(found, strict, allow_missing, markdown, as_json)
-    return complain([*base, *current]) or code
-
-
-def _print_comparison(
-    found: Comparison, strict: bool, allow_missing: bool, markdown: bool, as_json: bool
-) -> int:
-    """Every case and the conclusion; the exit code."""
-    from .analysis.script import rendered
-    from .analysis.tables import compare_tables
-
-    code, why = found.exit_code(strict, allow_missing)
-    if as_json:
-        _print_json([asdict(row) for row in found.rows])
-        typer.echo(why, err=True)
-    else:
-        typer.echo(rendered(compare_tables(found), markdown, _colorful()) + f"\n{why}")
-    return code
 
 
 @app.command()
@@ -315,7 +276,8 @@ def ab(
     as_json: Json = False,
 ) -> None:
     """Measure the working tree against a revision, both live and alternating."""
-    with _usage_errors("interrupted; nothing is kept of an A/B comparison"):
+    with usage_errors("interrupted; nothing is kept of an A/B comparison"):
+        from .analysis.script import conclude
         from .analysis.sequential import Sequential
         from .bench.ab import TIME_LIMIT_SECONDS, Comparing
         from .bench.ab import ab as compared
@@ -338,7 +300,7 @@ def ab(
             Sequential(restarts, arguments.share(threshold)),
             lambda line: typer.echo(line, err=True),
         )
-        code = _print_comparison(found, strict, allow_missing, markdown, as_json)
+        code = conclude(found, strict, allow_missing, markdown, as_json, _colorful())
     raise typer.Exit(code)
 
 
@@ -358,7 +320,7 @@ def audit(
     functions per byte, bytes in flight. A fault that is listed with a reason is exempt; one of
     instructions is issue-bound, with the remedy that was tried.
     """
-    with _usage_errors():
+    with usage_errors():
         from .bench.cases import matching
         from .kernels.audit.run import audit as audited
         from .kernels.audit.show import show
@@ -387,19 +349,12 @@ def export(
     ] = None,
 ) -> None:
     """Write runs for other programs: a table (columns: results/README.md) or pytest-benchmark's."""
-    with _usage_errors():
+    with usage_errors():
         from .analysis.export import export as exported
         from .analysis.export import told
 
         done = exported(runs, output, format)
     raise typer.Exit(told(done))
-
-
-def _exit_code(counts: Counter[str]) -> int:
-    """1 where a result is wrong, 4 where nothing was measured, else 0."""
-    if counts["wrong"]:
-        return 1
-    return 0 if counts["ok"] else 4
 
 
 def _show_run(folder: Path) -> None:
@@ -426,33 +381,6 @@ def _write(path: Path, text: str) -> None:
 
 def _print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    from .results.checked import printable  # a path or a name may hold what a terminal acts on
-
-    typer.echo(f"membound: {printable(message)}", err=True)
-    raise typer.Exit(code)
-
-
-@contextmanager
-def _usage_errors(
-    interrupted: str = "interrupted; records stay: complete the run with --resume and its folder",
-) -> Iterator[None]:
-    """What a user can do wrong, or a machine can lack, as one line and its exit code."""
-    try:
-        yield
-    except typer.Exit:
-        raise
-    except KeyboardInterrupt:
-        _fail(interrupted, 130)
-    except ImportError as error:
-        _fail(f"{error}; install membound with an extra: cpu, cuda12 or cuda13", 4)
-    except Exception as error:
-        code = getattr(error, "exit_code", None)  # what can be foreseen carries its exit code
-        if code is None:
-            raise
-        _fail(str(error), code)
 
 
 def main() -> None:

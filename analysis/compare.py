@@ -283,8 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison of two sides; the exit code is its conclusion."""
     from ..results.store import StoreError
     from .loading import read
-    from .script import complain, emit, parser, refuse, rendered
-    from .tables import compare_tables
+    from .script import complain, conclude, parser, refuse
 
     options = parser(__doc__)
     options.add_argument("base", help="run, folder of runs or glob")
@@ -294,9 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         base, current = read([given.base]), read([given.current])
     except StoreError as error:
         return refuse(error)
-    comparison = compare(base, current)
-    code, why = comparison.exit_code()
-    emit(rendered(compare_tables(comparison), given.markdown) + f"\n{why}\n")
+    code = conclude(compare(base, current), markdown=given.markdown)
     return complain([*base, *current]) or code
 
 

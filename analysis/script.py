@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 
 import pandas as pd
 
 from ..results.checked import printable
 from ..results.reading import Run
 from ..results.store import StoreError
+from .compare import Comparison
 from .loading import frame, read
-from .tables import Table, as_markdown, as_text
+from .tables import Table, as_markdown, as_text, compare_tables
 
 DAMAGED = 1
 USAGE = 2
@@ -71,6 +74,24 @@ def complain(runs: Iterable[Run]) -> int:
     for line in found:
         print(line, file=sys.stderr)
     return DAMAGED if found else 0
+
+
+def conclude(
+    found: Comparison,
+    strict: bool = False,
+    allow_missing: bool = False,
+    markdown: bool = False,
+    as_json: bool = False,
+    color: bool = False,
+) -> int:
+    """Print every case of a comparison and what it comes to; the exit code of that."""
+    code, why = found.exit_code(strict, allow_missing)
+    if as_json:
+        emit(json.dumps([asdict(row) for row in found.rows], indent=2, allow_nan=False))
+        print(why, file=sys.stderr)
+    else:
+        emit(rendered(compare_tables(found), markdown, color) + f"\n{why}")
+    return code
 
 
 def refuse(error: Exception) -> int:

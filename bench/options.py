@@ -21,6 +21,13 @@ Kernels = Annotated[
 ]
 Peak = Annotated[float | None, typer.Option(help="Peak bandwidth in GB/s (1e9 bytes) to trust.")]
 PeakSource = Annotated[str | None, typer.Option(help="Where --peak is from; kept in the run.")]
+Placement = Annotated[
+    str | None,
+    typer.Option(help="device, managed, pinned, pageable: the memory a GPU's copies work on."),
+]
+Timer = Annotated[
+    str | None, typer.Option(help="events, events-ungated, graph or cupti; wall on the CPU.")
+]
 Threshold = Annotated[str, typer.Option(help="Relative change of time that matters.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Any ambiguous case is inconclusive.")]

@@ -79,6 +79,13 @@ class Outcome:
     folder: Path
     counts: Counter[str]
 
+    @property
+    def exit_code(self) -> int:
+        """1 where a result is wrong, 4 where nothing was measured, else 0."""
+        if self.counts["wrong"]:
+            return 1
+        return 0 if self.counts["ok"] else 4
+
 
 @dataclass(frozen=True)
 class Planned:
