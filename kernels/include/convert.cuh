@@ -45,20 +45,6 @@ __device__ inline float smaller_magnitude(float x, float most) {
 #endif
 }
 
-// Bytes of two words, one a digit of `which`, the lowest first.
-__device__ inline unsigned int bytes(unsigned int low, unsigned int high, unsigned int which) {
-#ifdef MEMBOUND_EMULATOR
-  const unsigned long long both = static_cast<unsigned long long>(high) << 32 | low;
-  unsigned int chosen = 0;
-  for (int i = 0; i < 4; ++i) {
-    chosen |= static_cast<unsigned int>(both >> (which >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
-  }
-  return chosen;
-#else
-  return __byte_perm(low, high, which);
-#endif
-}
-
 // A format. kBits of a code, kLargest it can hold; kPlaces and kFraction: exponent of kLargest and
 // the bits behind its point, as float32 has them. encode: two codes side by side, the first lowest.
 // decode_two: their numbers, in units of kUnit, which a scale is multiplied by.
@@ -82,8 +68,8 @@ struct SmallFloat {
     return min((power >> kDropped) + bits_of(held + shifter), 0x7f000000u | kNan);
   }
   static __device__ unsigned int encode_in_software(float first, float second) {
-    const unsigned int magnitudes = bytes(magnitude_code(first), magnitude_code(second), 0x0040);
-    const unsigned int signs = bytes(with_sign(first), with_sign(second), 0x0073);
+    const unsigned int magnitudes = __byte_perm(magnitude_code(first), magnitude_code(second), 0x0040);
+    const unsigned int signs = __byte_perm(with_sign(first), with_sign(second), 0x0073);
     return (magnitudes & 0x7f7fu) | (signs & 0x8080u);
   }
   // A GPU computes NaN without a sign.

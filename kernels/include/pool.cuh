@@ -11,7 +11,7 @@
 #pragma once
 
 #include "memory.cuh"
-#include "pool_rules.cuh"
+#include "pool_max.cuh"
 #include "reduce.cuh"
 #include "row.cuh"
 #include "shared.cuh"
@@ -55,25 +55,27 @@ struct ForwardStrip {
   static constexpr int kPadding = kKernel - kStride;
   static_assert(kWidth % kStride == 0 && (kPadding == 0 || kPadding == 1), "see above");
   using Values = Packed<T, kWidth>;
-  using State = typename Rule::State;
+  using Value = typename Rule::Value;
+  static constexpr int kStates = kOut / Rule::kWindows;
 
-  // What each window has of one of its rows.
+  // What windows have of one of their rows.
   struct Across {
-    State of[kOut];
+    typename Rule::State of[kStates];
   };
 
   static __device__ Values outside() { return Values::filled(Rule::outside()); }
 
   // `first`: the strip begins the row, so that the column before it is padding.
-  static __device__ Across across(const Values& row, float before, bool first) {
+  static __device__ Across across(const Values& row, Value before, bool first) {
     Across windows;
 #pragma unroll
-    for (int o = 0; o < kOut; ++o) {
+    for (int o = 0; o < kStates; ++o) {
+      const int left = o * Rule::kWindows * kStride - kPadding;
       const bool outer = o == 0 && kPadding;
-      windows.of[o] = Rule::start(outer ? before : row[o * kStride - kPadding], outer && first);
+      windows.of[o] = Rule::start(Rule::template pick<kStride>(row, before, left), outer && first);
 #pragma unroll
       for (int c = 1; c < kKernel; ++c) {
-        Rule::take(windows.of[o], row[o * kStride - kPadding + c], c);
+        Rule::take(windows.of[o], Rule::template pick<kStride>(row, before, left + c), c);
       }
     }
     return windows;
@@ -98,12 +100,12 @@ struct ForwardStrip {
     };
     // The element before the strip: the neighbour's last one, unless that is in another warp.
     const auto before = [&](const Values& values, int row) {
-      if constexpr (kPadding == 0) return 0.0f;
-      float value = __shfl_up_sync(kWholeWarp, values[kWidth - 1], 1);
-      if (first) return Rule::outside();
+      if constexpr (kPadding == 0) return Value{};
+      Value value = __shfl_up_sync(kWholeWarp, Rule::last(values), 1);
+      if (first) return Rule::last(outside());
       if (strip.lane == 0 && inside(row)) {
         const T* p = from + static_cast<long long>(row) * planes.width - 1;
-        value = rule.taken(to_float(load<Reuse::kNever, 1>(p)[0]));
+        value = rule.taken(Rule::alone(load<Reuse::kNever, 1>(p)[0]));
       }
       return value;
     };
@@ -131,7 +133,7 @@ struct ForwardStrip {
         const Across here = across(rows[r], before(rows[r], o * kStride + r), first);
         const int place = (r + kPadding) * kKernel;
 #pragma unroll
-        for (int i = 0; i < kOut; ++i) {
+        for (int i = 0; i < kStates; ++i) {
           if (r == 0 && (kPadding == 0 || o == 0)) {  // the first row that is not padding
             windows.of[i] = here.of[i];
             Rule::move(windows.of[i], place);
@@ -271,8 +273,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfStrips)
     pool_forward_strips(const typename Rule::T* x, long long planes, int height, int width,
                         int out_height, int out_width, int bands, int band_rows, int lanes,
                         Operands... operands) {
-  ForwardStrip<Rule, kBytes, kKernel, kStride, kStores, kThreads>::run(
-      Rule{operands...}, x, {planes, height, width, out_height, out_width, bands, band_rows},
+  using Pooled = Paired<Rule, elements_in<typename Rule::T, kBytes>() / kStride>;
+  ForwardStrip<Pooled, kBytes, kKernel, kStride, kStores, kThreads>::run(
+      Pooled{operands...}, x, {planes, height, width, out_height, out_width, bands, band_rows},
       lanes);
 }
 

@@ -12,7 +12,7 @@
 #pragma once
 
 #include "memory.cuh"
-#include "pool_rules.cuh"
+#include "pool_max.cuh"
 
 // What a thread walks down: `columns` of outputs or cells, in bands of rows.
 template <int kWidth, int kThreads>
@@ -42,11 +42,12 @@ struct Across {
   using T = typename Rule::T;
   static constexpr int kWidth = elements_in<T, kBytes>();
   static constexpr int kAtOnce = kKernel <= 3 ? kKernel : 1;
-  typename Rule::State of[kWidth];
+  static constexpr int kStates = kWidth / Rule::kWindows;
+  typename Rule::State of[kStates];
 
   __device__ void clear(int place) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) of[i] = Rule::empty(place);
+    for (int i = 0; i < kStates; ++i) of[i] = Rule::empty(place);
   }
 
   // `row`: the channels of the thread in the row's first pixel.
@@ -65,7 +66,7 @@ struct Across {
       for (int c = first; c < first + kAtOnce; ++c) {
         if (!inside(c)) continue;
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) Rule::take(of[i], to_float(in[c - first][i]), c);
+        for (int i = 0; i < kStates; ++i) Rule::take(of[i], Rule::lane(in[c - first], i), c);
       }
     }
   }
@@ -73,12 +74,12 @@ struct Across {
   // The windows so far and their next row, which begins at `place`.
   __device__ void merge(const Across& row, int place) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) Rule::merge(of[i], row.of[i], place);
+    for (int i = 0; i < kStates; ++i) Rule::merge(of[i], row.of[i], place);
   }
   // Their first row begins at `place`.
   __device__ void place(int place) {
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) Rule::move(of[i], place);
+    for (int i = 0; i < kStates; ++i) Rule::move(of[i], place);
   }
 };
 
@@ -91,13 +92,14 @@ __global__ void __launch_bounds__(kThreads)
                       int out_width, int channels, int padding, int bands, int band_rows,
                       Operands... operands) {
   using T = typename Rule::T;
-  using Windows = Across<Rule, kBytes, kKernel>;
+  using Pooled = Paired<Rule, elements_in<T, kBytes>()>;
+  using Windows = Across<Pooled, kBytes, kKernel>;
   constexpr int kUnroll = Windows::kAtOnce;
   constexpr bool kShares = kKernel == kStride + 1;  // a window's last row is the next one's first
   static_assert(Rule::kTakesAsIs, "a channel's own numbers would be a vector here");
   const Walk<Windows::kWidth, kThreads> walk(out_height, out_width, channels, bands, band_rows);
   if (!walk.active) return;
-  const Rule rule{operands...};
+  const Pooled rule{operands...};
   const int left = walk.column * kStride - padding;
   const T* const from = x + walk.image * height * width * channels + walk.channel;
   const auto read = [&](Windows& windows, int row) {

@@ -5,9 +5,13 @@
 //   of(plane)                   the rule on this plane
 //   taken(x)                    an element, or a vector of them, as it is compared or added; x itself
 //                               where kTakesAsIs
-//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them;
+//   kWindows; Value             neighbouring windows of one State, and an element of each of them
+//   pick<kStride>(row, before, column), last(row), alone(element), lane(vector, i)   Values: see
+//                               OneWindow
+//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them (in
+//                               start, of the first window; others begin at 0)
 //   move(state, place)          a row that is the first, at this place
-//   empty(place)                a window in which nothing was taken yet
+//   empty(place)                windows in which nothing was taken yet
 //   store(p, states, scale)     results from element p on; scale is 1 / the elements of a window
 // Backward, a gradient over T:
 //   Loaded, load(p), none()     what memory holds of N windows, packed until it is used
@@ -43,94 +47,47 @@ __device__ Vector<T, N> zeros() {
 // A place that no window has: kernels reach 15 x 15.
 constexpr int kNone = 255;
 
+// How a schedule hands elements to a rule whose States are of one window, in float32.
 template <typename T_>
-struct Max {
+struct OneWindow {
   using T = T_;
-  struct State {
-    float value;
-    int place;
-  };
-  static constexpr bool kTakesAsIs = true;
-  T* y;
-  unsigned char* offset;
+  using Value = float;
+  static constexpr int kWindows = 1;
 
-  __device__ const Max& of(long long) const { return *this; }
-  static __device__ float outside() { return Maximum::identity(); }
-  template <class Value>
-  __device__ Value taken(const Value& x) const {
-    return x;
-  }
-  static __device__ State empty(int place) { return {outside(), place}; }
-  static __device__ State start(float value, int place) { return {value, place}; }
-  static __device__ void take(State& best, float value, int place) {
-    take_larger(best.value, best.place, value, place);
-  }
-  static __device__ void move(State& row, int place) { row.place += place; }
-  static __device__ void merge(State& best, const State& row, int place) {
-    take(best, row.value, place + row.place);
-  }
-  template <Reuse kStores, int N>
-  __device__ void store(long long p, const State (&best)[N], float) const {
-    Vector<T, N> maxima;
-    Vector<unsigned char, N> places;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      maxima[i] = from_float<T>(best[i].value);
-      places[i] = static_cast<unsigned char>(best[i].place);
-    }
-    ::store<kStores>(y + p, maxima);
-    ::store<kStores>(offset + p, places);
-  }
-};
-
-// max of relu(x + bias), x + bias rounded as a layer of its own would store it: the bias is one per
-// channel. relu keeps the order, so it comes last; what it clips has no place.
-template <typename T_>
-struct BiasReluMax : Max<T_> {
-  using T = T_;
-  using typename Max<T>::State;
-  static constexpr bool kTakesAsIs = false;
-  const T* channel_bias;
-  int channels;
-  float bias;  // of this plane
-
-  __device__ BiasReluMax(T* y, unsigned char* offset, const T* channel_bias, int channels)
-      : Max<T>{y, offset}, channel_bias(channel_bias), channels(channels), bias(0.0f) {}
-
-  __device__ BiasReluMax of(long long plane) const {
-    BiasReluMax own = *this;
-    const int channel = static_cast<int>(plane % channels);
-    own.bias = to_float(load<Reuse::kSoon, 1>(channel_bias + channel)[0]);
-    return own;
-  }
-  __device__ float taken(float x) const { return to_float(from_float<T>(x + bias)); }
+  static __device__ Value alone(T element) { return to_float(element); }
   template <int N>
-  __device__ Packed<T, N> taken(const Packed<T, N>& x) const {
-    float sums[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) sums[i] = x[i] + bias;
-    return Packed<T, N>::rounded(sums);
+  static __device__ Value last(const Packed<T, N>& row) {
+    return row[N - 1];
   }
-  template <Reuse kStores, int N>
-  __device__ void store(long long p, const State (&best)[N], float scale) const {
-    State clipped[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      clipped[i].value = best[i].value < 0.0f ? 0.0f : best[i].value;
-      clipped[i].place = best[i].value <= 0.0f ? kNone : best[i].place;
-    }
-    Max<T>::template store<kStores>(p, clipped, scale);
+  template <int, int N>
+  static __device__ Value pick(const Packed<T, N>& row, Value before, int column) {
+    return column < 0 ? before : row[column];
+  }
+  template <int N>
+  static __device__ Value lane(const Vector<T, N>& elements, int i) {
+    return to_float(elements[i]);
   }
 };
 
+// The rule by which a schedule pools kCount neighbouring windows: one whose States are of two of
+// them, where there is one and they are even in number.
+template <class Rule, int kCount>
+struct PairedRule {
+  using type = Rule;
+};
+template <class Rule, int kCount>
+using Paired = typename PairedRule<Rule, kCount>::type;
+
 template <typename T_>
-struct Mean {
+struct Mean : OneWindow<T_> {
   using T = T_;
   struct State {
     float sum;
   };
   static constexpr bool kTakesAsIs = true;
   T* y;
+
+  __device__ explicit Mean(T* y) : y(y) {}
 
   __device__ const Mean& of(long long) const { return *this; }
   static __device__ float outside() { return 0.0f; }
@@ -157,6 +114,7 @@ template <typename T_>
 struct Norm2 : Mean<T_> {
   using T = T_;
   using typename Mean<T>::State;
+  using Mean<T>::Mean;
 
   __device__ const Norm2& of(long long) const { return *this; }
   static __device__ State start(float x, int) { return {x * x}; }

@@ -78,6 +78,15 @@ inline int __float_as_int(float value) {
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 
+inline unsigned int __byte_perm(unsigned int low, unsigned int high, unsigned int which) {
+  const uint64_t both = static_cast<uint64_t>(high) << 32 | low;
+  unsigned int chosen = 0;
+  for (int i = 0; i < 4; ++i) {
+    chosen |= static_cast<unsigned int>(both >> (which >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  }
+  return chosen;
+}
+
 inline int __float2int_rn(float value) { return static_cast<int>(std::nearbyint(value)); }
 
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {

@@ -37,7 +37,9 @@ def libraries() -> Libraries:
     planned = Libraries()
     small = [((1, 1, n, n), 3, 2, 1, float32) for n in (5, 6, 8)]
     small += [((1, 1, n, n), 3, 2, 1, float16) for n in (5, 8)]
-    small += [((1, 1, n, n), 2, 2, 0, dtype) for n in (2, 8) for dtype in (float32, bfloat16)]
+    small += [((1, 1, n, n), 2, 2, 0, dtype) for n in (2, 8) for dtype in DTYPES.values()]
+    small += [((1, 1, 2, 8), 2, 2, 0, dtype) for dtype in DTYPES.values()]
+    small += [((2, 3, 17, 48), 3, 2, 1, dtype) for dtype in (float16, bfloat16)]
     small += [((1, 1, 4, 4), 3, 1, 0, float32)]
     for shape, *window, dtype in [*small, *((*one, float32) for one in AGREEING)]:
         for direction in DIRECTIONS:
@@ -75,15 +77,30 @@ def test_windows_of_nan_alone(libraries: Libraries, dtype: torch.dtype) -> None:
     assert dx.sum() == 32 and set(dx.flatten().tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("width", [8, 2])  # strips, and tiles
 @pytest.mark.parametrize("where", range(4))
-def test_nan_wins_and_takes_the_gradient(libraries: Libraries, width: int, where: int) -> None:
-    values = [1.0, 3.0, 2.0]
+def test_nan_wins_and_takes_the_gradient(
+    libraries: Libraries, width: int, where: int, dtype: torch.dtype
+) -> None:
+    values = [1.0, 3.0, INF]
     values.insert(where, NAN)
-    x = image([values[:2] * (width // 2), values[2:] * (width // 2)])
+    x = image([values[:2] * (width // 2), values[2:] * (width // 2)], dtype)
     y, dx = pool(libraries, x, 2, 2, 0)
     assert y.isnan().all()
-    assert torch.equal(dx, x.isnan().float())
+    assert torch.equal(dx, x.isnan().to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_pairs_of_windows_agree_with_pytorch(libraries: Libraries, dtype: torch.dtype) -> None:
+    choices = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 2.0, 6e-8], dtype=dtype)
+    generator = torch.Generator().manual_seed(1)
+    x = choices[torch.randint(0, len(choices), (2, 3, 17, 48), generator=generator)]
+    y, dx = pool(libraries, x, 3, 2, 1)
+    expected = torch.nn.functional.max_pool2d(x.requires_grad_(), 3, 2, 1)
+    (gradient,) = torch.autograd.grad(expected.sum(), x)
+    assert torch.equal(y.nan_to_num(nan=7.0), expected.detach().nan_to_num(nan=7.0))
+    assert torch.equal(dx, gradient)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +131,11 @@ def test_first_of_equals_takes_the_gradient(libraries: Libraries) -> None:
     assert torch.equal(dx, image([[0, 1], [0, 0]]))
 
 
-def test_negative_zero_ties_with_zero(libraries: Libraries) -> None:
-    _, dx = pool(libraries, image([[-0.0, 0.0] * 4, [0.0, 0.0] * 4]), 2, 2, 0)
-    assert torch.equal(dx, image([[1, 0] * 4, [0, 0] * 4]))
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_negative_zero_ties_with_zero(libraries: Libraries, dtype: torch.dtype) -> None:
+    y, dx = pool(libraries, image([[-0.0, 0.0] * 4, [0.0, 0.0] * 4], dtype), 2, 2, 0)
+    assert torch.equal(dx, image([[1, 0] * 4, [0, 0] * 4], dtype))
+    assert y.signbit().all()
 
 
 def test_overlapping_windows_accumulate(libraries: Libraries) -> None:
