@@ -56,6 +56,7 @@ class Achieved:
     write_residue: float | None
     dram_sized: bool | None
     allocates: bool | None
+    in_place: bool | None
     ranked: bool
     verdict: str
     why: str
@@ -148,6 +149,7 @@ _SAME = (
     "write_residue",
     "dram_sized",
     "allocates",
+    "in_place",
 )
 
 

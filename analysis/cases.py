@@ -49,6 +49,7 @@ class Case:
     unfused_bytes: int | None
     flops: int | None
     allocates: bool | None
+    in_place: bool | None
     llc_bytes: int | None
     write_residue: float | None
     dram_sized: bool | None
@@ -117,6 +118,7 @@ def _case(records: list[dict[str, Any]]) -> Case:
         else all(record["dram_sized"] for record in good or records),
         write_residue=_largest(record["write_residue"] for record in good or records),
         allocates=_any(record["allocates"] for record in good),
+        in_place=_any(record["in_place"] for record in good),
     )
 
 

@@ -178,6 +178,8 @@ def bandwidth_tables(rows: Sequence[Achieved], drifts: Sequence[Drift] = ()) -> 
         notes = []
         if any(row.allocates for row in group):
             notes.append("* allocates its outputs inside the clock")
+        if any(row.in_place for row in group):
+            notes.append("† writes over its inputs, restored outside the clock")
         if any(row.gb_per_s is not None and row.low_gb_per_s is None for row in group):
             notes.append("± needs three processes")
         if placement == "device" and (run, cache) in applied:
@@ -208,7 +210,7 @@ def _bandwidth_row(row: Achieved) -> list[str]:
     return [
         row.operation,
         short(row.direction),
-        row.form + ("*" if row.allocates else ""),
+        row.form + ("*" if row.allocates else "") + ("†" if row.in_place else ""),
         short(row.dtype),
         row.shape,
         size(row.traffic_bytes),

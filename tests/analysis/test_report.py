@@ -84,6 +84,15 @@ def test_the_table_has_every_case_and_fits_100_columns(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 100
 
 
+def test_who_writes_over_its_inputs_is_marked(tmp_path: Path) -> None:
+    ours = [*processes([0.00064] * 3), *processes([0.00065] * 3, implementation="torch")]
+    peers = processes([0.00066] * 3, implementation="liger", allocates=True, in_place=True)
+    lines = table_lines(run_table(run(tmp_path, [*ours, *peers])))
+    assert "liger*†" in {line.split()[2] for line in lines[2:5]}
+    assert lines[-1] == "† writes over its inputs, restored outside the clock"
+    assert "†" not in "".join(table_lines(run_table(run(tmp_path / "ours", ours))))
+
+
 def test_long_names_wrap_instead_of_vanishing(tmp_path: Path) -> None:
     name = "bias_dropout_residual_and_much_more"
     lines = table_lines(run_table(run(tmp_path, processes([0.001] * 3, operation=name))))

@@ -56,6 +56,14 @@ def test_cupti_is_no_newer_than_the_oldest_driver(machine: str) -> None:
     assert release(found["cupti-python"]) == release(found["nvidia-cuda-cupti"]) == (13, 0)
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_peers_leave_cuda_as_it_is(machine: str) -> None:
+    found = resolve("--extra", "cuda13", "--extra", "peers", machine=machine)
+    assert {"liger-kernel", "quack-kernels", "flashinfer-python"} <= set(found)
+    assert release(found["torch"]) >= (2, 11)
+    assert release(found["nvidia-cuda-nvrtc"]) == (13, 0)
+
+
 @pytest.mark.parametrize("resolution", ["highest", "lowest-direct"])
 def test_cuda12_is_12_8_throughout(resolution: str) -> None:
     found = resolve("--extra", "cuda12", "--resolution", resolution)
