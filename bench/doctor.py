@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -11,10 +11,11 @@ from rich.console import Console
 
 from ..kernels.discovery import BACKENDS, backend_unavailable
 from .cases import wrong_device
-from .device.select import Selected, select, snapshot
+from .device.select import NoSuchDevice, Selected, select, snapshot
 from .environment import revision, versions
 from .finding import Line
-from .toolchain import gpu_lines, host_lines
+from .presets import PLACEMENTS
+from .toolchain import device_nodes, gpu_lines, guarded, host_lines
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,21 @@ class Diagnosis:
 
 
 def diagnose(name: str | None, peak: float | None, peak_source: str | None) -> Diagnosis:
-    """Raises what `select` raises: a GPU that was asked for and is not there is no diagnosis."""
-    selected = select(name, peak, peak_source)
+    """Raises what `select` raises of words that name no device and no bandwidth.
+
+    Where a GPU was asked for and cannot be used that is what fails, beside what there is instead.
+    """
+    try:
+        selected = select(name, peak, peak_source)
+    except NoSuchDevice as error:
+        selected = replace(select("cpu"), fallback_reason=str(error))
+        return Diagnosis(selected, [_no_gpu(str(error)), *_lines(selected)])
     return Diagnosis(selected, list(_lines(selected)))
+
+
+def _no_gpu(reason: str) -> Line:
+    remedy = "see the driver (nvidia-smi), or measure the CPU with --device cpu"
+    return Line("fail", "gpu", f"none: {reason}", remedy)
 
 
 def show(diagnosis: Diagnosis) -> None:
@@ -64,23 +77,23 @@ def show(diagnosis: Diagnosis) -> None:
 def _lines(selected: Selected) -> Iterator[Line]:
     device = selected.device
     if selected.fallback_reason:
-        yield Line("warn", "gpu", f"none: {selected.fallback_reason}", "the CPU is measured")
+        yield Line("warn", "gpu", f"none: {selected.fallback_reason}", "the CPU is measured instead")
+        yield from guarded("nodes", device_nodes, selected)
     yield Line("ok", "device", _device(selected))
     yield from _peaks(selected)
     llc = device.llc_bytes / 2**20
     yield Line("ok", "caches", f"{llc:.1f} MiB last level; shapes and eviction go by it")
     yield _memory(selected)
-    if device.driver:
-        yield Line("ok", "driver", f"{device.driver}, CUDA {device.cuda_driver or 'unknown'}")
+    yield from _placements(selected)
     yield from _backends(selected)
     yield from gpu_lines(selected)
     yield from host_lines(selected)
     for quirk in selected.quirks:
-        yield Line("warn", "quirk", quirk)
+        yield Line("warn", "quirk", quirk, "a run keeps it")
     for warning in selected.warnings:
-        yield Line("warn", "warning", warning)
+        yield Line("warn", "warning", warning, "a run keeps it")
     for what, why in selected.missing.items():
-        yield Line("warn", "unknown", f"{what}: {why}")
+        yield Line("warn", "unknown", f"{what}: {why}", "a run goes without, and says so")
     yield from _revision()
 
 
@@ -114,9 +127,19 @@ def _peaks(selected: Selected) -> Iterator[Line]:
 def _memory(selected: Selected) -> Line:
     budget = selected.memory_budget_bytes
     text = f"{budget / 2**30:.1f} GiB may be used"
+    if selected.device.memory_bytes:
+        text += f" of {selected.device.memory_bytes / 2**30:.1f}"
     if budget < 256 * 2**20:
         return Line("fail", "memory", text, "free some: a run needs at least 0.25 GiB")
     return Line("ok", "memory", text)
+
+
+def _placements(selected: Selected) -> Iterator[Line]:
+    """Other memory that kernels reach; what a device does not have is no fault of its."""
+    if selected.device.kind == "cuda":
+        there = [name for name in PLACEMENTS if name not in selected.unplaceable]
+        reasons = "".join(f"; {reason}" for reason in selected.unplaceable.values())
+        yield Line("ok", "placements", f"{', '.join(there)}{reasons}")
 
 
 def _backends(selected: Selected) -> Iterator[Line]:
@@ -124,7 +147,7 @@ def _backends(selected: Selected) -> Iterator[Line]:
     for backend in BACKENDS:
         reason = backend_unavailable(backend)
         if reason:
-            yield Line("warn", backend, f"cannot run: {reason}")
+            yield Line("warn", backend, f"cannot run: {reason}", "the others do without it")
         elif wrong := wrong_device(backend, selected.target):
             yield Line("ok", backend, f"not on this device: {wrong}")
         else:

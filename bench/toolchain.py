@@ -34,7 +34,8 @@ def gpu_lines(selected: Selected) -> Iterator[Line]:
     if selected.device.kind != "cuda":
         return
     checks: dict[str, Check] = {
-        "nvrtc": nvrtc, "headers": headers, "launch": launches, "ptxas": ptxas,
+        "driver": driver, "runtime": runtime, "nvrtc": nvrtc, "headers": headers,
+        "launch": launches, "ptxas": ptxas,
         "torch CUDA": torch_cuda, "cupy CUDA": cupy_cuda, "nvml": nvml,
         "nodes": device_nodes, "clocks": clocks, "others": other_processes,
     }  # fmt: skip
@@ -50,20 +51,45 @@ def guarded(name: str, check: Check, selected: Selected) -> Iterator[Line]:
         yield Line("warn", name, f"cannot be told: {one_line(error)}", _EXTRAS)
 
 
+def driver(selected: Selected) -> Iterator[Line]:
+    device = selected.device
+    text = f"{device.driver or 'of unknown version'}, CUDA {device.cuda_driver or 'unknown'}"
+    yield Line("ok", "driver", f"{text}, at {_place('cuda')}")
+
+
+def runtime(selected: Selected) -> Iterator[Line]:
+    from cuda.bindings import runtime as library
+
+    _, version = library.getLocalRuntimeVersion()
+    yield _supported("runtime", "cudart", version // 1000, version % 1000 // 10, selected)
+
+
 def nvrtc(selected: Selected) -> Iterator[Line]:
     from cuda.bindings import nvrtc as library  # type: ignore[import-untyped,unused-ignore]
-    from cuda.pathfinder import load_nvidia_dynamic_lib
 
     _, major, minor = library.nvrtcVersion()
-    text = f"{major}.{minor} at {load_nvidia_dynamic_lib('nvrtc').abs_path}"
+    yield _supported("nvrtc", "nvrtc", major, minor, selected)
+
+
+def _supported(name: str, library: str, major: int, minor: int, selected: Selected) -> Line:
+    """A library of CUDA with its place; a driver of an older major version cannot serve it."""
+    text = f"{major}.{minor} at {_place(library)}"
     supports = (selected.device.cuda_driver or "").partition(".")[0]
     if supports.isdecimal() and int(supports) < major:
         remedy = f"update the driver, or install the cuda{supports} extra"
-        yield Line(
-            "fail", "nvrtc", f"{text}; the driver supports {selected.device.cuda_driver}", remedy
-        )
-    else:
-        yield Line("ok", "nvrtc", text)
+        text += f"; the driver supports {selected.device.cuda_driver}"
+        return Line("fail", name, text, remedy)
+    return Line("ok", name, text)
+
+
+def _place(library: str) -> str:
+    """The path that a library is loaded from; why it is unknown."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    try:
+        return str(load_nvidia_dynamic_lib(library).abs_path)
+    except Exception as error:
+        return f"an unknown place ({one_line(error)})"
 
 
 def headers(selected: Selected) -> Iterator[Line]:
@@ -93,12 +119,18 @@ def header_version(folder: Path) -> tuple[int, int] | None:
 
 
 def launches(selected: Selected) -> Iterator[Line]:
+    from ..kernels.backends.cuda_nvrtc import include_folders
+
+    try:
+        places = ", ".join(map(str, include_folders()[1:]))
+    except Exception as error:
+        places = f"nowhere: {one_line(error)}"
     command = [sys.executable, "-P", "-m", "membound.bench.launch_probe"]
     for dtype, wrong in launched(command, selected.target).items():
         if wrong is None:
             yield Line("ok", "launch", f"{dtype}: compiled, launched and right")
         else:
-            yield Line("fail", "launch", f"{dtype}: {wrong}", "see the nvrtc and headers lines")
+            yield Line("fail", "launch", f"{dtype}: {wrong}", f"headers are taken from {places}")
 
 
 def launched(

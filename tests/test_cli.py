@@ -73,11 +73,25 @@ def test_bad_input_is_one_line_and_its_exit_code(
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
-@pytest.mark.parametrize("command", [["run"], ["doctor"], ["list"]])
+@pytest.mark.parametrize("command", [["run"], ["list"]])
 def test_a_gpu_that_is_not_there_ends_with_4(command: list[str]) -> None:
     result = invoke(*command, "--device", "cuda")
     assert result.exit_code == 4
     assert len(result.output.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU")
+def test_doctor_of_a_gpu_that_is_not_there_says_what_is_measured_instead() -> None:
+    result = invoke("doctor", "--device", "cuda")
+    assert result.exit_code == 4
+    first, second, *_ = result.output.splitlines()
+    assert first.startswith("fail gpu") and "--device cpu" in first
+    assert second.startswith("warn gpu") and "the CPU is measured instead" in second
+    found = json.loads(invoke("doctor", "--device", "cuda", "--json").stdout)
+    assert found["exit_code"] == 4 and found["device"]["kind"] == "cpu"
+    by_default = invoke("doctor")
+    assert by_default.exit_code == 0
+    assert "the CPU is measured instead" in by_default.output
 
 
 def test_doctor_says_what_it_knows() -> None:

@@ -18,7 +18,7 @@ from membound.bench import doctor, toolchain
 from membound.bench.device.select import Selected, select
 from membound.bench.finding import Line
 from membound.bench.launch_probe import CTYPES, SOURCE, launch, probed
-from membound.kernels.backends.cuda_nvrtc import CompileOnly
+from membound.kernels.backends.cuda_nvrtc import CompileOnly, include_folders
 from membound.kernels.target import reference_target
 
 Machines = Callable[[str], Any]
@@ -41,8 +41,12 @@ def test_a_gpu_is_diagnosed_line_by_line(l4: Selected, monkeypatch: pytest.Monke
     monkeypatch.setattr(toolchain, "launched", lambda *_: dict.fromkeys(CTYPES, None))
     lines = list(toolchain.gpu_lines(l4))
     found = levels(lines)
-    assert {"nvrtc", "headers", "launch", "torch CUDA", "nvml", "clocks", "others"} <= set(found)
-    assert found["nvrtc"] == found["headers"] == found["launch"] == "ok"
+    asked = {"driver", "runtime", "nvrtc", "headers", "launch", "torch CUDA", "nvml", "clocks"}
+    assert asked | {"others"} <= set(found)
+    assert {found[name] for name in ("driver", "runtime", "nvrtc", "headers", "launch")} == {"ok"}
+    text = {line.name: line.text for line in lines}
+    assert text["driver"].startswith("580.95.05, CUDA 13.0, at ")
+    assert "libcudart.so" in text["runtime"] and "libnvrtc.so" in text["nvrtc"]
     assert sum(line.name == "launch" for line in lines) == 3
     assert all(line.remedy for line in lines if line.level != "ok")
     if torch.version.cuda is None:
@@ -55,7 +59,32 @@ def test_an_older_driver_than_the_compiler_is_a_failure_with_a_remedy(l4: Select
     (line,) = toolchain.nvrtc(driver(l4, "12.4"))
     assert line.level == "fail"
     assert line.remedy == "update the driver, or install the cuda12 extra"
+    assert [line.level for line in toolchain.runtime(driver(l4, "12.4"))] == ["fail"]
     assert [line.level for line in toolchain.cupy_cuda(driver(l4, "11.8"))] in ([], ["warn"])
+
+
+def test_a_probe_that_fails_names_where_headers_come_from(
+    l4: Selected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "cuda_fp16.h(1): error: expected a declaration"
+    monkeypatch.setattr(toolchain, "launched", lambda *_: dict.fromkeys(CTYPES, reason))
+    lines = list(toolchain.launches(l4))
+    assert [line.level for line in lines] == ["fail"] * 3
+    assert all(str(include_folders()[1]) in str(line.remedy) for line in lines)
+    assert doctor.Diagnosis(l4, lines).exit_code == 4
+
+
+def test_every_line_that_is_not_ok_says_what_to_do(
+    recorded: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "launched", lambda *_: dict.fromkeys(CTYPES, "refused"))
+    for key in ("GB10", "container without NVML", "WSL2", "MIG bus unknown"):
+        lines = list(doctor._lines(select("cuda", machine=recorded(key))))
+        assert all(line.remedy for line in lines if line.level != "ok"), key
+        names = {line.name for line in lines}
+        assert {"device", "peak", "memory", "placements", "commit", "results"} <= names
+    nothing = replace(select("cpu"), fallback_reason="CUDA sees no GPU")
+    assert all(line.remedy for line in doctor._lines(nothing) if line.level != "ok")
 
 
 @pytest.mark.parametrize(
