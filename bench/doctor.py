@@ -56,13 +56,9 @@ def diagnose(name: str | None, peak: float | None, peak_source: str | None) -> D
         selected = select(name, peak, peak_source)
     except NoSuchDevice as error:
         selected = replace(select("cpu"), fallback_reason=str(error))
-        return Diagnosis(selected, [_no_gpu(str(error)), *_lines(selected)])
+        first, *rest = _lines(selected)
+        return Diagnosis(selected, [replace(first, level="fail"), *rest])
     return Diagnosis(selected, list(_lines(selected)))
-
-
-def _no_gpu(reason: str) -> Line:
-    remedy = "see the driver (nvidia-smi), or measure the CPU with --device cpu"
-    return Line("fail", "gpu", f"none: {reason}", remedy)
 
 
 def show(diagnosis: Diagnosis) -> None:
@@ -77,7 +73,8 @@ def show(diagnosis: Diagnosis) -> None:
 def _lines(selected: Selected) -> Iterator[Line]:
     device = selected.device
     if selected.fallback_reason:
-        yield Line("warn", "gpu", f"none: {selected.fallback_reason}", "the CPU is measured instead")
+        remedy = "see nvidia-smi; without --device the CPU is measured instead"
+        yield Line("warn", "gpu", f"none: {selected.fallback_reason}", remedy)
         yield from guarded("nodes", device_nodes, selected)
     yield Line("ok", "device", _device(selected))
     yield from _peaks(selected)
