@@ -81,54 +81,58 @@ PEAKS: dict[str, tuple[float | None, str | None, list[tuple[float, str]], list[s
     "attributes unanswered": (300.0, "sheet", [], []),
 }
 
-# machine: how the chosen peak's provenance begins; those without a peak have none
-PROVENANCE: dict[str, str] = {
-    "GB10": "DGX Spark GB10: ",
-    "GB10 clock 0": "DGX Spark GB10: ",
-    "GB10 bus None": "DGX Spark GB10: ",
-    "Orin AGX 64": "Jetson AGX Orin 64GB: ",
-    "Orin AGX 32": "Jetson AGX Orin 32GB: ",
-    "Thor": "Jetson AGX Thor T5000: ",
-    "GH200 96": "2 x 2619 MHz x 6144 bit / 8",
-    "GH200 144": "2 x 3190 MHz x 6144 bit / 8",
-    "GB200": "GB200 (per GPU, NVL72): ",
-    "B200": "2 x 3996 MHz x 7680 bit / 8",
-    "B200 older driver": "2 x 3996 MHz x 8192 bit / 8",
-    "B300": "B300 SXM (HGX): ",
-    "H100 PCIe": "2 x 1593 MHz x 5120 bit / 8",
-    "H100 SXM": "2 x 2619 MHz x 5120 bit / 8",
-    "H100 NVL": "2 x 2619 MHz x 6016 bit / 8",
-    "H100 bare name": "2 x 1562.5 MHz x 6144 bit / 8",
-    "H200": "2 x 3201 MHz x 6016 bit / 8",
-    "A100 PCIe 40": "2 x 1215 MHz x 5120 bit / 8",
-    "A100 SXM 40": "2 x 1215 MHz x 5120 bit / 8",
-    "A100 PCIe 80": "2 x 1512 MHz x 5120 bit / 8",
-    "A100 SXM 80": "2 x 1593 MHz x 5120 bit / 8",
-    "MIG 1g.10gb": "2 x 1593 MHz x 640 bit / 8",
-    "MIG 2g.20gb": "2 x 1593 MHz x 1280 bit / 8",
-    "MIG 3g.40gb": "2 x 1593 MHz x 2560 bit / 8",
-    "L4": "2 x 6250 MHz x 192 bit / 8",
-    "L40S": "2 x 9000 MHz x 384 bit / 8",
-    "A10G": "2 x 6250 MHz x 384 bit / 8",
-    "T4": "2 x 5001 MHz x 256 bit / 8",
-    "RTX 3060 12": "2 x 7500 MHz x 192 bit / 8",
-    "RTX 3060 8": "2 x 7500 MHz x 128 bit / 8",
-    "RTX 3080 10": "2 x 9500 MHz x 320 bit / 8",
-    "RTX 3080 12": "2 x 9500 MHz x 384 bit / 8",
-    "RTX 4070": "2 x 10500 MHz x 192 bit / 8",
-    "RTX 4070 GDDR6": "2 x 10000 MHz x 192 bit / 8",
-    "RTX 4090": "2 x 10501 MHz x 384 bit / 8",
-    "RTX 4090 Laptop": "2 x 9000 MHz x 256 bit / 8",
-    "RTX 5090": "2 x 14001 MHz x 512 bit / 8",
-    "PRO 6000 WS": "2 x 14000 MHz x 512 bit / 8",
-    "PRO 6000 Max-Q": "2 x 14000 MHz x 512 bit / 8",
-    "PRO 6000 Server": "2 x 12476.5 MHz x 512 bit / 8",
-    "GTX 1650": "2 x 4000 MHz x 128 bit / 8",
-    "GTX 1650 GDDR6": "2 x 6000 MHz x 128 bit / 8",
-    "vGPU A40-8C": "2 x 7250 MHz x 384 bit / 8",
-    "WSL2": "2 x 10501 MHz x 384 bit / 8",
-    "container without NVML": "2 x 6250 MHz x 192 bit / 8",
-    "attributes unanswered": "L4: ",
+# machine: provenance of the candidate from the attributes, row of the candidate from the sheet
+PROVENANCE: dict[str, tuple[str | None, str | None]] = {
+    "GB10": (None, "DGX Spark GB10"),
+    "GB10 clock 0": (None, "DGX Spark GB10"),
+    "GB10 bus None": (None, "DGX Spark GB10"),
+    "Orin AGX 64": ("2 x 612 MHz x 256 bit / 8", "Jetson AGX Orin 64GB"),
+    "Orin AGX 32": ("2 x 1300 MHz x 128 bit / 8", "Jetson AGX Orin 32GB"),
+    "Orin Nano": ("2 x 612 MHz x 128 bit / 8", None),
+    "Thor": (None, "Jetson AGX Thor T5000"),
+    "GH200 96": ("2 x 2619 MHz x 6144 bit / 8", "GH200 96GB HBM3"),
+    "GH200 144": ("2 x 3190 MHz x 6144 bit / 8", "GH200 144GB HBM3e"),
+    "GB200": (None, "GB200 (per GPU, NVL72)"),
+    "B200": ("2 x 3996 MHz x 7680 bit / 8", "B200 SXM 180GB (HGX)"),
+    "B200 older driver": ("2 x 3996 MHz x 8192 bit / 8", "B200 SXM 180GB (HGX)"),
+    "B300": (None, "B300 SXM (HGX)"),
+    "H100 PCIe": ("2 x 1593 MHz x 5120 bit / 8", "H100 PCIe 80GB"),
+    "H100 SXM": ("2 x 2619 MHz x 5120 bit / 8", "H100 SXM5 80GB"),
+    "H100 NVL": ("2 x 2619 MHz x 6016 bit / 8", "H100 NVL 94GB"),
+    "H100 bare name": ("2 x 1562.5 MHz x 6144 bit / 8", None),
+    "H200": ("2 x 3201 MHz x 6016 bit / 8", "H200 SXM 141GB"),
+    "A100 PCIe 40": ("2 x 1215 MHz x 5120 bit / 8", "A100 PCIe 40GB"),
+    "A100 SXM 40": ("2 x 1215 MHz x 5120 bit / 8", "A100 SXM4 40GB"),
+    "A100 PCIe 80": ("2 x 1512 MHz x 5120 bit / 8", "A100 PCIe 80GB"),
+    "A100 SXM 80": ("2 x 1593 MHz x 5120 bit / 8", "A100 SXM4 80GB"),
+    "MIG 1g.10gb": ("2 x 1593 MHz x 640 bit / 8", None),
+    "MIG 2g.20gb": ("2 x 1593 MHz x 1280 bit / 8", None),
+    "MIG 3g.40gb": ("2 x 1593 MHz x 2560 bit / 8", None),
+    "MIG whole bus": ("2 x 1593 MHz x 5120 bit / 8", None),
+    "MIG bus unknown": (None, None),
+    "L4": ("2 x 6250 MHz x 192 bit / 8", "L4"),
+    "L40S": ("2 x 9000 MHz x 384 bit / 8", "L40S"),
+    "A10G": ("2 x 6250 MHz x 384 bit / 8", "A10G (AWS)"),
+    "T4": ("2 x 5001 MHz x 256 bit / 8", "T4"),
+    "RTX 3060 12": ("2 x 7500 MHz x 192 bit / 8", "RTX 3060 12GB"),
+    "RTX 3060 8": ("2 x 7500 MHz x 128 bit / 8", "RTX 3060 8GB"),
+    "RTX 3080 10": ("2 x 9500 MHz x 320 bit / 8", "RTX 3080 10GB"),
+    "RTX 3080 12": ("2 x 9500 MHz x 384 bit / 8", "RTX 3080 12GB"),
+    "RTX 4070": ("2 x 10500 MHz x 192 bit / 8", None),
+    "RTX 4070 GDDR6": ("2 x 10000 MHz x 192 bit / 8", None),
+    "RTX 4090": ("2 x 10501 MHz x 384 bit / 8", "RTX 4090"),
+    "RTX 4090 Laptop": ("2 x 9000 MHz x 256 bit / 8", "RTX 4090 Laptop"),
+    "RTX 5090": ("2 x 14001 MHz x 512 bit / 8", "RTX 5090"),
+    "PRO 6000 WS": ("2 x 14000 MHz x 512 bit / 8", "RTX PRO 6000 Blackwell WS"),
+    "PRO 6000 Max-Q": ("2 x 14000 MHz x 512 bit / 8", "RTX PRO 6000 Blackwell Max-Q"),
+    "PRO 6000 Server": ("2 x 12476.5 MHz x 512 bit / 8", "RTX PRO 6000 Blackwell Server"),
+    "GTX 1650": ("2 x 4000 MHz x 128 bit / 8", None),
+    "GTX 1650 GDDR6": ("2 x 6000 MHz x 128 bit / 8", None),
+    "vGPU T4-8Q": (None, None),
+    "vGPU A40-8C": ("2 x 7250 MHz x 384 bit / 8", None),
+    "WSL2": ("2 x 10501 MHz x 384 bit / 8", "RTX 4090"),
+    "container without NVML": ("2 x 6250 MHz x 192 bit / 8", "L4"),
+    "attributes unanswered": (None, "L4"),
 }
 
 Recording = Callable[[str], Machine]
@@ -142,8 +146,11 @@ def test_peak(key: str, recorded: Recording) -> None:
     assert (chosen and chosen.gbps, chosen and chosen.source) == (gbps, source)
     assert [(c.gbps, c.source) for c in selected.peak_candidates if c is not chosen] == others
     assert selected.warnings == warnings
-    assert (chosen.provenance if chosen else "").startswith(PROVENANCE.get(key, ""))
-    assert (key in PROVENANCE) == (chosen is not None)
+    told = {c.source: c.provenance for c in selected.peak_candidates}
+    attributes, row = PROVENANCE[key]
+    assert told.get("attributes") == attributes
+    assert told.get("sheet", "").partition(": ")[0] == (row or "")
+    assert row is None or len(told["sheet"].partition(": ")[2]) > 8  # and the source of the row
     if chosen is None:
         assert selected.peak_reason is not None and "--peak GBPS" in selected.peak_reason
     assert selected.memory_budget_bytes > 0
@@ -156,7 +163,7 @@ def test_every_recorded_machine_has_a_literal() -> None:
     from pathlib import Path
 
     recorded = json.loads(Path(__file__).with_name("answers").joinpath("machines.json").read_text())
-    assert set(recorded) == set(PEAKS)
+    assert set(recorded) == set(PEAKS) == set(PROVENANCE)
     assert all(answers["source"] for answers in recorded.values())
 
 
