@@ -15,6 +15,7 @@ from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.operation import DirectionName
 from membound.kernels.spec import Spec
 from membound.kernels.target import ARCHITECTURES, reference_target
+from membound.kernels.tolerance import compare
 from membound.tests.emulator.run import CATALOGUE, bound, prepare, run_cuda, spec_of
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
 from membound.tests.kernels.test_emulated_large import sparse
@@ -320,6 +321,38 @@ def test_training_is_right_beyond_two_billion_elements(
     written = got != 0
     assert written.any()
     torch.testing.assert_close(got[written], exact[written], rtol=2**-6, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["group_norm", "instance_norm"])
+def test_gradients_of_groups_are_right_beyond_two_billion_elements(
+    libraries: Libraries, name: str
+) -> None:
+    """Those blocks run that have the planes of the last image; all images before it are zero."""
+    channels, pixels = 8, 1 << 12
+    images = 2**31 // (channels * pixels) + 8
+    spec = spec_of(name, "backward", dims_of(name, images, channels, 64, 64), bfloat16)
+    plan = cuda_channel_group.plane_plan(pixels, 2, reference_target("sm_90"))
+    assert plan.threads // plan.lanes == channels  # a block takes one image at a time
+
+    def with_the_last_image(geometry: Geometry) -> Sequence[int]:
+        blocks = int(geometry.blocks)
+        return range(blocks) if geometry.threads > 256 else {0, blocks - 1, (images - 1) % blocks}
+
+    toolchain = EmulatorToolchain(libraries, only_blocks=with_the_last_image, count=False)
+    prepared = prepare(spec, toolchain)
+    tensors = (*spec.io.operands.values(), *prepared.scratch)
+    buffers = {t.name: sparse(t.shape, t.dtype.torch_dtype) for t in tensors}
+    dims = dims_of(name, 1, channels, 64, 64)
+    inputs = make_inputs(spec.operation, "backward", dims, bfloat16, seed=3)
+    for tensor in spec.io.reads:
+        buffers[tensor.name][-len(inputs[tensor.name]) :] = inputs[tensor.name]
+    prepared.bind(buffers, None)()
+    alone = spec.operation.directions(dims, bfloat16).get("backward")
+    assert alone is not None
+    exact = evaluate(alone, inputs)
+    for tensor in alone.writes:
+        found = compare(tensor, buffers[tensor.name][-len(exact[tensor.name]) :], exact[tensor.name])
+        assert found.ok, found
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -51,8 +51,8 @@ NOT_ENLARGED = {
 """Operations whose last block does not keep to the last rows, each with its reason."""
 
 TOGETHER = {
-    ("group_norm", "backward"): "its last block needs sums of planes that the others read",
-    ("instance_norm", "backward"): "its last block needs sums of planes that the others read",
+    ("group_norm", "backward"): "it needs sums that other blocks leave: see test_batch_norm.py",
+    ("instance_norm", "backward"): "it needs sums that other blocks leave: see test_batch_norm.py",
 }
 """(operation, direction) of which one block by itself says nothing, each with its reason."""
 
