@@ -351,7 +351,9 @@ def test_gradients_of_groups_are_right_beyond_two_billion_elements(
     assert alone is not None
     exact = evaluate(alone, inputs)
     for tensor in alone.writes:
-        found = compare(tensor, buffers[tensor.name][-len(exact[tensor.name]) :], exact[tensor.name])
+        found = compare(
+            tensor, buffers[tensor.name][-len(exact[tensor.name]) :], exact[tensor.name]
+        )
         assert found.ok, found
 
 
