@@ -279,8 +279,8 @@ def ab(
     with usage_errors("interrupted; nothing is kept of an A/B comparison"):
         from .analysis.script import conclude
         from .analysis.sequential import Sequential
-        from .bench.ab import TIME_LIMIT_SECONDS, Comparing
         from .bench.ab import ab as compared
+        from .bench.ab_side import TIME_LIMIT_SECONDS, Comparing
         from .bench.presets import Selection as Chosen
 
         request = Comparing(

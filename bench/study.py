@@ -30,7 +30,8 @@ from ..kernels.discovery import discover
 from ..results.reading import Run, find_runs, read_run
 from ..results.record import Record
 from ..results.store import StoreError
-from .ab import TIME_LIMIT_SECONDS, Comparing, Match, side_of
+from .ab import Match
+from .ab_side import TIME_LIMIT_SECONDS, Comparing, side_of
 from .cases import plan
 from .device.select import Selected, select
 from .environment import ROOT

@@ -7,8 +7,12 @@ the device's by what the work costs, and never runs ahead of a closed gate.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from membound.bench.gpu import GpuTiming
 from membound.kernels.spec import Launch
+
+MICRO = 1e-6
 
 Work = Callable[[], None]
 
@@ -150,3 +154,12 @@ class SimulatedGpu:
             self._let_go = True
             self.host += 1.0
         self._drain()
+
+
+def gpu_and_timing(
+    timing: type[GpuTiming] = GpuTiming, gpu: type[SimulatedGpu] = SimulatedGpu, **options: Any
+) -> tuple[SimulatedGpu, GpuTiming]:
+    machine = gpu()
+    made = timing(machine, **{"default_mhz": None, **options})
+    machine.log.clear()
+    return machine, made

@@ -16,7 +16,8 @@ import pytest
 from membound.analysis.compare import Comparison
 from membound.analysis.sequential import Sequential
 from membound.bench import ab as comparing
-from membound.bench.ab import Comparing, NoCommonProtocol, _differences, ab
+from membound.bench.ab import _differences, ab
+from membound.bench.ab_side import Comparing, NoCommonProtocol
 from membound.bench.device.select import Selected, select
 from membound.bench.environment import ROOT
 from membound.bench.presets import Selection
