@@ -60,6 +60,8 @@ def gate(run: Path, store: Path, threshold: str) -> tuple[str, str]:
         "gate", str(run), "--store", str(store), "--threshold", threshold, "--markdown"
     )
     say("GITHUB_STEP_SUMMARY", f"\n{text}\n")
+    if status == 3 and not text.strip():  # it has told why it takes none of them
+        return "no-baseline", f"no clean run of {run.parent.name} under {store}: commit {run}"
     lines = text.strip().splitlines()
     return CONCLUSIONS.get(status, "failure"), lines[-1] if lines else f"gate ended with {status}"
 

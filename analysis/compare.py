@@ -30,6 +30,7 @@ from .identity import (
     disturbances,
     driver_differences,
     environments,
+    platform_differences,
 )
 from .judge import DECIDED, THRESHOLD, Compared, Pair, judged
 from .loading import frame
@@ -104,7 +105,8 @@ def compare(
         without = calm(*tables)
         tables, notes = (without.base, without.current), without.notes
     ours, theirs = (_by_case(table) for table in tables)
-    doubts = [*_drivers(base, current), *disturbances([*base, *current])]
+    runs = [*base, *current]
+    doubts = [*_drivers(base, current), *platform_differences(runs), *disturbances(runs)]
     if other and not across_devices:
         names = sorted(ours.keys() & theirs.keys())
         rows = [Compared(case, "incomparable", identity[0]) for case in names]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..results.reading import Run
 from ..results.record import Device, Environment
@@ -11,6 +11,8 @@ from ..results.record import Device, Environment
 _MEMORY_SLACK = 0.02
 """Reported memory moves this much with kernels, firmware and ECC."""
 _WATTS_SLACK = 1.0
+_USUAL = ("", "nothing", "power cap")
+"""What may hold clocks back without a fault: the power cap is part of the device."""
 
 
 def device_differences(base: Device, current: Device) -> list[str]:
@@ -50,18 +52,34 @@ def environments(runs: Sequence[Run]) -> list[Environment]:
     return [run.environment for run in runs if run.environment is not None]
 
 
+def platform_differences(runs: Sequence[Run]) -> list[str]:
+    """WSL against Linux itself: Windows' driver batches launches, and shares the GPU."""
+    known = {environment.host.get("wsl") for environment in environments(runs)}
+    return ["platform: WSL and Linux"] if {"yes", "no"} <= known else []
+
+
 def disturbances(runs: Sequence[Run]) -> list[str]:
-    """What else ran on the device while it was measured, one line a run."""
-    return [
-        f"{run.path}: other compute processes {when} the run: {', '.join(others)}"
-        for run in runs
-        if run.environment is not None
-        for when, others in (
-            ("before", run.environment.processes_before),
-            ("after", run.environment.processes_after),
-        )
-        if others
-    ]
+    """What else ran on the device while it was measured, and what held its clocks back."""
+    found = []
+    for run in runs:
+        environment = run.environment
+        if environment is None:
+            continue
+        for when, others, state in (
+            ("before", environment.processes_before, environment.before),
+            ("after", environment.processes_after, environment.after),
+        ):
+            if others:
+                processes = ", ".join(others)
+                found.append(f"{run.path}: other compute processes {when} the run: {processes}")
+            slowed = [why for why in _slowed(state) if why not in _USUAL]
+            if slowed:
+                found.append(f"{run.path}: clocks {when} the run held back: {', '.join(slowed)}")
+    return found
+
+
+def _slowed(state: Mapping[str, str | float]) -> list[str]:
+    return str(state.get("clocks_slowed_by", "")).split(", ")
 
 
 def _shown(value: object) -> str:

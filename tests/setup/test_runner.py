@@ -89,7 +89,7 @@ def gated(
     store = tmp_path / "store"
     name = "generated"
     if base is not None:
-        made = run(tmp_path / "made", base, env=environment(**DONE))
+        made = run(tmp_path / "made", base, env=environment(**DONE, host={"wsl": "no"}))
         (store / name).mkdir(parents=True)
         shutil.move(made, store / name / "20260101T000000Z-0000000")
     new = run(tmp_path / "new", current, env=environment(**DONE, **changes))
@@ -129,6 +129,35 @@ def test_a_device_without_a_baseline_is_neither(runner: ModuleType, tmp_path: Pa
     conclusion, reason = gated(runner, tmp_path, None, processes(STEADY))
     assert conclusion == "no-baseline"
     assert "commit" in reason
+
+
+def test_runs_that_may_not_serve_are_no_baseline(runner: ModuleType, tmp_path: Path) -> None:
+    unclean = environment(finished_at=None)
+    made = run(tmp_path / "made", processes(STEADY), env=unclean)
+    known = tmp_path / "store" / "generated"
+    known.mkdir(parents=True)
+    shutil.move(made, known / "20260101T000000Z-0000000")
+    conclusion, reason = gated(runner, tmp_path, None, processes(STEADY))
+    assert (conclusion, "no clean run of generated" in reason) == ("no-baseline", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"processes_after": ["7 python"]}, "other compute processes after the run: 7 python"),
+        ({"before": {"clocks_slowed_by": "thermal (hardware)"}}, "held back: thermal (hardware)"),
+        ({"host": {"wsl": "yes"}}, "platform: WSL and Linux"),
+    ],
+)
+def test_a_runner_that_is_not_itself_is_inconclusive(
+    runner: ModuleType, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    base = processes(STEADY)
+    conclusion, reason = gated(runner, tmp_path, base, [*base], **changes)
+    assert conclusion == "inconclusive"
+    assert said in reason
+    calm = {"before": {"clocks_slowed_by": "power cap"}, "host": {"wsl": "no"}}
+    assert gated(runner, tmp_path / "calm", base, [*base], **calm)[0] == "success"
 
 
 @pytest.mark.parametrize(
