@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import triton
@@ -95,11 +96,21 @@ def by_column(spec: Spec, f: Any) -> Prepared:
 
 def by_column_backward(spec: Spec, f: Any) -> Prepared:
     """dx = f(dy, x, bias) and dbias = the sum of dx over the rows; without a bias, of dy."""
+    return summed_by_column(spec, map_columns_backward, {"F": f})
+
+
+def summed_by_column(spec: Spec, function: Any, constants: Mapping[str, Any]) -> Prepared:
+    """`function` leaves dbias in `partial`, a row of each program along the rows.
+
+    Its parameters are operands by name (None where the operation has no such operand), `partial`,
+    the constants, and M, N, PROGRAMS, ROWS, BLOCK (at least 8) and STORE.
+    """
     rows, columns = spec.io.operands["dy"].shape
-    block = min(power_of_two(columns), _COLUMNS)
+    block = min(max(power_of_two(columns), 8), _COLUMNS)
     chunks = tiles(columns, block)
-    pointers, absent = present(spec, ("dy", "x", "bias", "dx"))
-    fixed = {"F": f, "M": rows, "N": columns, "BLOCK": block, "STORE": store(spec)} | absent
+    fixed = {"M": rows, "N": columns, "BLOCK": block, "STORE": store(spec), **constants}
+    given = {*fixed, "partial", "PROGRAMS", "ROWS"}
+    pointers, absent = present(spec, [name for name in function.arg_names if name not in given])
 
     def plan(choice: Choice) -> Plan:
         per_tile = rows_per_tile(block, choice)
@@ -107,9 +118,9 @@ def by_column_backward(spec: Spec, f: Any) -> Prepared:
         most = tiles(rows, per_tile)
         programs = max(1, min(most, resident(spec, warps, most * chunks) // max(chunks, 1)))
         kernel = Kernel(
-            map_columns_backward,
+            function,
             pointers | {"partial": "partial"},
-            fixed | {"ROWS": per_tile, "PROGRAMS": programs},
+            fixed | absent | {"ROWS": per_tile, "PROGRAMS": programs},
             (chunks, programs, 1),
             warps,
             REGISTERS,
