@@ -1,4 +1,4 @@
-"""The softmax family in Triton, forward and backward.
+"""The softmax family in Triton, forward and backward, and forward with dropout behind it.
 
 What a row does not have (beyond its end, masked, beyond the diagonal) is -inf on the way in: its
 exponential is 0. A row of nothing but -inf is NaN, as -inf - (-inf) is; the maximum may overlook a
@@ -14,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ..backends.triton_dropout import row_factors
 from ..backends.triton_rows import put, row_map, tile_rows
 from ..spec import Prepared, Spec
 from .softmax import SCALE
@@ -55,8 +56,8 @@ def _scores(
 
 
 @triton.jit
-def _forward(
-    x, mask, y,
+def forward(
+    x, mask, state, y, lse,
     M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
     LOG: tl.constexpr, CAUSAL: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
@@ -66,16 +67,21 @@ def _forward(
     at = row * N + column
     own = tl.where(row < M, _own(row, N, CAUSAL), 0)
     value = _scores(x, mask, at, column, own, N, "evict_first", CAUSAL)
-    value = (value - tl.max(value, 1)[:, None]) * SCALE
+    top = tl.max(value, 1)[:, None]
+    value = (value - top) * SCALE
     p = tl.exp(value)
     total = tl.sum(p, 1)[:, None]
     out = value - tl.log(total) if LOG else p * (1.0 / total)
+    if state is not None:
+        out *= row_factors(state, tile_rows(ROWS), 0, N, ROWS, BLOCK)
+    if lse is not None:
+        tl.store(lse + row, top + tl.log(total), mask=row < M)
     put(y, at, out, (row < M) & (column < N), STORE)
 
 
 @triton.jit
-def _forward_long(
-    x, mask, y,
+def forward_long(
+    x, mask, state, y, lse,
     M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
     LOG: tl.constexpr, CAUSAL: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
@@ -95,11 +101,16 @@ def _forward_long(
     top = tl.max(largest, 0)
     base = tl.where(top == _NONE, 0.0, top)
     sum_ = tl.sum(total * tl.exp((largest - base) * SCALE), 0)
+    if lse is not None:
+        tl.store(lse + row, top + tl.log(sum_))
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
         value = _scores(x, mask, row * N + column, column, own, N, "evict_first", CAUSAL)
         value = (value - top) * SCALE
         out = value - tl.log(sum_) if LOG else tl.exp(value) * (1.0 / sum_)
+        if state is not None:
+            drawn = row_factors(state, row + tl.arange(0, 1), start, N, 1, BLOCK)
+            out *= tl.reshape(drawn, (BLOCK,))
         put(y, row * N + column, out, column < N, STORE)
 
 
@@ -158,5 +169,5 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         "CAUSAL": name == "causal_softmax",
     }
     if direction == "forward":
-        return row_map(spec, _forward, _forward_long, constants)
+        return row_map(spec, forward, forward_long, constants)
     return row_map(spec, _backward, _backward_long, constants, backward=True)

@@ -16,39 +16,39 @@ _DECAY, _BETA1, _REST1, _BETA2, _REST2, _RATE, _ROOT, _EPS = map(tl.constexpr, _
 
 
 @triton.jit
-def _decay(p):
+def decay(p):
     return p * _DECAY
 
 
 @triton.jit
-def _first_moment(g, m):
+def first_moment(g, m):
     return m * _BETA1 + g * _REST1
 
 
 @triton.jit
-def _second_moment(g, v):
+def second_moment(g, v):
     return v * _BETA2 + (g * g) * _REST2
 
 
 @triton.jit
-def _step(p, m, v):
+def step(p, m, v):
     return p - m * _RATE / (tl.sqrt(v) * _ROOT + _EPS)
 
 
 @triton.jit
 def _whole(p, g, m, v):
-    new_m = _first_moment(g, m)
-    new_v = _second_moment(g, v)
-    return _step(_decay(p), new_m, new_v), new_m, new_v
+    new_m = first_moment(g, m)
+    new_v = second_moment(g, v)
+    return step(decay(p), new_m, new_v), new_m, new_v
 
 
 _FUNCTIONS = {
     "adamw": _whole,
     "adamw_master": _whole,
-    "adamw_decay": _decay,
-    "adamw_first_moment": _first_moment,
-    "adamw_second_moment": _second_moment,
-    "adamw_step": _step,
+    "adamw_decay": decay,
+    "adamw_first_moment": first_moment,
+    "adamw_second_moment": second_moment,
+    "adamw_step": step,
 }
 
 
