@@ -281,7 +281,9 @@ def _group(
     runs: list[str] = []
     skips: dict[str, str] = {}
     for implementation in catalogue.implementations(operation, _backends(selection, target)):
-        if not _wanted(implementation, selection, preset, target):
+        if not implementation.has(direction) or not _wanted(
+            implementation, selection, preset, target
+        ):
             continue
         runs.append(implementation.label)
         reason = wrong_device(implementation.backend, target) or implementation.refuses(
@@ -336,10 +338,10 @@ def _wanted(
     if implementation.backend == "compile":
         fused = bool(implementation.operation.chains)
         return preset.compile_all or (preset.compile_fused and fused)
-    return True
-
     if implementation.backend in PEERS:
         return preset.peers and backend_unavailable(implementation.backend) is None
+    return True
+
 
 def _caches(preset: Preset, target: Target) -> tuple[Cache, ...]:
     # A CPU's last-level cache is so large that 20 of them would take minutes; its rotating

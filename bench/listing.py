@@ -43,7 +43,7 @@ def entries(catalogue: Catalogue, target: Target, names: Sequence[str] = ()) -> 
     for operation in operations:
         for implementation in catalogue.implementations(operation):
             for direction in DIRECTIONS:
-                if operation.has(direction):
+                if implementation.has(direction):
                     yield _entry(implementation, direction, target)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from . import chain
+from .ladder import Ladder
 from .operation import Operation
 from .spec import CannotPrepare, Prepared, Spec
 
@@ -58,10 +59,33 @@ class Implementation:
         """`cuda`, or `cuda:unfused`."""
         return f"{self.backend}:{self.variant}" if self.variant else self.backend
 
+    @property
+    def ladder(self) -> Ladder | None:
+        """The kernel ladder of its operation that its file states, if any."""
+        if self.backend == "compile" or backend_unavailable(self.backend):
+            return None
+        try:
+            ladders: Mapping[str, Ladder] = getattr(self.module(), "LADDERS", {})
+        except BrokenKernels:
+            return None
+        return ladders.get(self.operation.name)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is one of the steps of a ladder, of which the default form is the last."""
+        return self.ladder is not None and self.variant in self.ladder.steps
+
+    def has(self, direction: str) -> bool:
+        """Whether there is such a direction of it: a step of a ladder is of one alone."""
+        step = self.ladder if self.is_step else None
+        return self.operation.has(direction) and (step is None or step.direction == direction)
+
     def refuses(self, direction: str, dtype: str) -> str | None:
         """Why it cannot run this direction and dtype here, in one line; None where it can."""
         if not self.operation.has(direction):
             return f"{self.operation.name} has no {direction}"
+        if not self.has(direction):
+            return f"{self.label} has no {direction}: it is a step of the other one's ladder"
         reason = backend_unavailable(self.backend)
         if reason:
             return reason
@@ -223,7 +247,7 @@ def _named_variants(default: Implementation) -> list[str]:
     )
     if isinstance(declared, Mapping):  # where a file implements several operations
         declared = declared.get(default.operation.name, ())
-    return list(declared)
+    return [*(default.ladder.steps if default.ladder else ()), *declared]
 
 
 def _check_shapes(operation: Operation, file: Path) -> None:

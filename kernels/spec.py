@@ -4,7 +4,8 @@ An implementation module has `prepare(direction, spec) -> Prepared`: compile and
 `Prepared.bind(tensors, stream)` returns a launch for one set of buffers; `launch()` only enqueues,
 on that stream. Binding again to other buffers is how buffers rotate. Optional in the module:
 
-    VARIANTS = ("naive",)                      named forms besides the default one
+    VARIANTS = ("raw",)                        named forms besides the default one
+    LADDERS = {"copy": Ladder("forward", …)}   those that are steps of a kernel ladder (ladder.py)
     LACKS = {"causal_softmax": "…"}            operations of its file that it does not have, and why
     def refuses(direction, dtype) -> str|None  one line where it cannot run, else None
 """
@@ -79,17 +80,17 @@ class Prepared:
     scratch: Sequence[Tensor] = ()
     allocates: bool = False
     in_place: Mapping[str, str] = field(default_factory=dict)
-    choice: Choice = field(default_factory=dict)
     spoils: Sequence[str] = ()
     waits: bool = False
+    choice: Choice = field(default_factory=dict)
     schedule_bytes: int | None = None
     compile_seconds: float | None = None
-
 
     @property
     def overwritten(self) -> list[str]:
         """Inputs that a launch writes over."""
         return [*self.in_place.values(), *self.spoils]
+
 
 class CannotPrepare(Exception):
     """This implementation cannot run this spec here; the message is the one-line reason."""

@@ -113,7 +113,7 @@ def needed_in_flight(part: Part, reads: int, writes: int) -> float:
 def fault(case: Case, audit: Audit, text: str) -> Fault:
     spec = case.spec
     named = spec.operation.name, spec.direction, spec.dtype.name, spec.target.arch
-    return Fault(audit, text, *named, case.kind)
+    return Fault(audit, text, *named, case.kind, spec.variant)
 
 
 def faults(case: Case, launch: Launch, code: Machine, known: Figures) -> list[Fault]:

@@ -21,6 +21,7 @@ from ..target import Target, reference_target
 from .cases import REAL_KINDS, Case, launches, planned, real_cases
 from .exemptions import EXEMPTIONS, Exemption, Fault, exempted
 from .judge import Figures, fault, faults, figures
+from .ladder_steps import LADDER_STEPS
 from .machine import Machine, MissingTool, disassemble, require_disassemblers
 from .main_path import Way, busiest, main_path
 
@@ -98,11 +99,13 @@ def audit(
     archs: Iterable[str],
     *,
     kinds: Collection[str] = REAL_KINDS,
-    exemptions: Sequence[Exemption] = EXEMPTIONS,
+    exemptions: Sequence[Exemption] = (*EXEMPTIONS, *LADDER_STEPS),
+    steps: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Audited:
     """Every kernel of these operations, on every architecture ("sm_121").
 
+    steps: those of kernel ladders too.
     Kernels of one source are compiled at once, and what is compiled is kept. Raises MissingTool,
     and ValueError for an architecture that is not known.
     """
@@ -111,7 +114,8 @@ def audit(
     rows: list[Row] = []
     used: set[Exemption] = set()
     for arch in archs:
-        cases = list(real_cases(catalogue, chosen, reference_target(arch), kinds))
+        found = real_cases(catalogue, chosen, reference_target(arch), kinds)
+        cases = [case for case in found if steps or not case.implementation.is_step]
         say(f"{arch}: {len(cases)} cases")
         worst: dict[tuple[str, ...], Row] = {}
         for one in _judged(cases):

@@ -129,6 +129,7 @@ def _sums_apart(spec: Spec, source: Path, step: RowStep) -> Prepared:
 
 
 def _sums_beside(spec: Spec, source: Path, step: RowStep) -> Prepared:
+    """Raises ValueError, when bound, for what does not begin on whole vectors."""
     column_sums = f"column_sums<{TYPES[spec.dtype.name]}, {SUM_COLUMNS}, {SUM_ROWS}>"
     by_rows, sums = build(spec, source, step.kernel(spec), column_sums)
     rows, columns = spec.dims["rows"], spec.dims["columns"]
@@ -140,6 +141,9 @@ def _sums_beside(spec: Spec, source: Path, step: RowStep) -> Prepared:
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         data = operands(tensors, (*spec.io.reads, dx, *partials))
+        for name in ("dy", "x", "weight", "dx"):
+            if tensors[name].data_ptr() % _VECTOR:
+                raise ValueError(f"{name} must begin on {_VECTOR} bytes; copy the slice")
         totals = operands(tensors, gradients)
         runs: list[Callable[[], None]] = []
         if rows:

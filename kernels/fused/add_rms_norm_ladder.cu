@@ -8,14 +8,14 @@
 #include "ladder_rms.cuh"
 
 template <typename T, class Team, int kWidth>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     add_rms_norm_step(const T* x, const T* residual, const T* weight, T* h, T* y, float* rstd,
                       long long rows, int columns, float eps) {
   rms_twice<Team, true, kWidth>(RmsRow<T>{x, residual, weight, h, y, rstd, columns, eps}, rows);
 }
 
 template <typename T, int kWidth, int kVectors>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     add_rms_norm_registers(const T* x, const T* residual, const T* weight, T* h, T* y, float* rstd,
                            long long rows, int columns, float eps) {
   rms_once<true, kWidth, kVectors>(RmsRow<T>{x, residual, weight, h, y, rstd, columns, eps});

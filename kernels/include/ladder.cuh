@@ -8,10 +8,11 @@
 // and each operation's default kernel is its last.
 #pragma once
 
-#include "reduce.cuh"
 #include "memory.cuh"
+#include "reduce.cuh"
 
 constexpr int kLadderThreads = 256;
+constexpr int kLadderBlocks = 4;  // resident at least: 64 registers a thread
 
 // Who works on a row. Elements first, first + stride, … (times the width of an access) are one
 // thread's; `all` reduces over those who share the row, and each of them gets the result.
@@ -54,4 +55,10 @@ template <int kWidth, typename T, typename... More>
 __device__ bool whole_vectors(int columns, const T* first, const More*... more) {
   return columns % kWidth == 0 &&
          (aligned<kWidth * sizeof(T)>(first) && ... && aligned<kWidth * sizeof(More)>(more));
+}
+
+// First column of the k-th vector that a thread keeps.
+template <int kWidth>
+__device__ int own_column(int k) {
+  return (k * kLadderThreads + static_cast<int>(threadIdx.x)) * kWidth;
 }

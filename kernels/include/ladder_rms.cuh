@@ -19,16 +19,15 @@ struct RmsRow {
   // h at an element, and stored there: x, or x + residual rounded as the next layer reads it.
   template <bool kResidual, int kWidth>
   __device__ Vector<T, kWidth> taken(long long at) const {
-    Vector<T, kWidth> values = load<Reuse::kSoon, kWidth>(x + at);
-    if constexpr (kResidual) {
-      const auto added = load<Reuse::kSoon, kWidth>(residual + at);
+    const auto values = load<Reuse::kSoon, kWidth>(x + at);
+    if constexpr (!kResidual) return values;
+    const auto added = load<Reuse::kSoon, kWidth>(residual + at);
+    float sums[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        values[i] = from_float<T>(to_float(values[i]) + to_float(added[i]));
-      }
-      store<Reuse::kSoon>(h + at, values);
-    }
-    return values;
+    for (int i = 0; i < kWidth; ++i) sums[i] = to_float(values[i]) + to_float(added[i]);
+    const auto rounded = from_floats<T>(sums);
+    store<Reuse::kSoon>(h + at, rounded);
+    return rounded;
   }
 
   template <int kWidth>
@@ -39,18 +38,16 @@ struct RmsRow {
   }
 
   __device__ float reciprocal_deviation(float sum) const {
-    return rsqrt_fast(sum / static_cast<float>(columns) + eps);
+    return rsqrt_fast(sum * reciprocal_fast(static_cast<float>(columns)) + eps);
   }
 
   template <int kWidth>
   __device__ void put(long long at, int column, const Vector<T, kWidth>& values, float r) const {
     const auto gamma = load<Reuse::kSoon, kWidth>(weight + column);
-    Vector<T, kWidth> out;
+    float out[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      out[i] = from_float<T>(to_float(values[i]) * r * to_float(gamma[i]));
-    }
-    store<Reuse::kSoon>(y + at, out);
+    for (int i = 0; i < kWidth; ++i) out[i] = to_float(values[i]) * r * to_float(gamma[i]);
+    store<Reuse::kSoon>(y + at, from_floats<T>(out));
   }
 
   // Twice over the row. A thread reads back the h that it wrote itself.
@@ -77,17 +74,17 @@ struct RmsRow {
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      const int c = (k * kLadderThreads + threadIdx.x) * kWidth;
+      const int c = own_column<kWidth>(k);
       if (c < columns) kept[k] = taken<kResidual, kWidth>(start + c);
     }
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if ((k * kLadderThreads + threadIdx.x) * kWidth < columns) sum = squares(kept[k], sum);
+      if (own_column<kWidth>(k) < columns) sum = squares(kept[k], sum);
     }
     const float r = reciprocal_deviation(sum_threads<kLadderThreads>(sum));
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      const int c = (k * kLadderThreads + threadIdx.x) * kWidth;
+      const int c = own_column<kWidth>(k);
       if (c < columns) put(start + c, c, kept[k], r);
     }
     if (threadIdx.x == 0) store<Reuse::kSoon>(rstd + row, Vector<float, 1>{{r}});

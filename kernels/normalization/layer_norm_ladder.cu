@@ -10,6 +10,7 @@
 // The default adds rows of a warp or less, the next row's loads, and rows that are cut in memory.
 #include "column.cuh"
 #include "ladder.cuh"
+#include "math.cuh"
 
 template <typename T>
 struct LayerNormRow {
@@ -37,39 +38,38 @@ struct LayerNormRow {
   __device__ void put(long long at, const Vector<T, kWidth>& dy, const Vector<T, kWidth>& x,
                       const Vector<T, kWidth>& weight, float mean, float rstd, float along_one,
                       float along_x) const {
-    Vector<T, kWidth> out;
+    float out[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const float g = to_float(dy[i]) * to_float(weight[i]);
       const float normalized = (to_float(x[i]) - mean) * rstd;
-      out[i] = from_float<T>((g - along_one - normalized * along_x) * rstd);
+      out[i] = (g - along_one - normalized * along_x) * rstd;
     }
-    store<Reuse::kSoon>(dx + at, out);
+    store<Reuse::kSoon>(dx + at, from_floats<T>(out));
   }
 
   template <class Team, int kWidth>
   __device__ void twice(long long row, float mean, float rstd) const {
     const long long start = row * columns;
-    const auto every = [&](auto use) {
-      for (int c = Team::first() * kWidth; c < columns; c += Team::kStride * kWidth) {
-        use(start + c, load<Reuse::kSoon, kWidth>(dy + start + c),
-            load<Reuse::kSoon, kWidth>(x + start + c), load<Reuse::kSoon, kWidth>(weight + c));
-      }
-    };
+    constexpr int kStep = Team::kStride * kWidth;
+    const float inverse = reciprocal_fast(static_cast<float>(columns));
     float along_one = 0.0f, along_x = 0.0f;
-    every([&](long long, const auto& dy, const auto& x, const auto& weight) {
-      project(dy, x, weight, mean, rstd, along_one, along_x);
-    });
-    along_one = Team::template all<Sum>(along_one) / static_cast<float>(columns);
-    along_x = Team::template all<Sum>(along_x) / static_cast<float>(columns);
-    every([&](long long at, const auto& dy, const auto& x, const auto& weight) {
-      put(at, dy, x, weight, mean, rstd, along_one, along_x);
-    });
+    for (int c = Team::first() * kWidth; c < columns; c += kStep) {
+      project(load<Reuse::kSoon, kWidth>(dy + start + c), load<Reuse::kSoon, kWidth>(x + start + c),
+              load<Reuse::kSoon, kWidth>(weight + c), mean, rstd, along_one, along_x);
+    }
+    along_one = Team::template all<Sum>(along_one) * inverse;
+    along_x = Team::template all<Sum>(along_x) * inverse;
+    for (int c = Team::first() * kWidth; c < columns; c += kStep) {
+      put(start + c, load<Reuse::kSoon, kWidth>(dy + start + c),
+          load<Reuse::kSoon, kWidth>(x + start + c), load<Reuse::kSoon, kWidth>(weight + c), mean,
+          rstd, along_one, along_x);
+    }
   }
 };
 
 template <typename T, class Team, int kWidth>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     layer_norm_step(const T* dy, const T* x, const T* weight, const float* mean, const float* rstd,
                     T* dx, long long rows, int columns) {
   const LayerNormRow<T> body{dy, x, weight, dx, columns};
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kLadderThreads)
 
 // dweight and dbias of kColumns columns; the block's threads share the rows of each among them.
 template <typename T, int kColumns>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     layer_norm_columns(const T* dy, const T* x, const float* mean, const float* rstd, T* dweight,
                        T* dbias, long long rows, int columns) {
   constexpr int kRows = kLadderThreads / kColumns;
@@ -117,12 +117,12 @@ __global__ void __launch_bounds__(kLadderThreads)
 
 // Rows that begin on whole vectors, of kVectors for each thread. Leaves a row of sums per block.
 template <typename T, int kWidth, int kVectors>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, 2)
     layer_norm_registers(const T* dy, const T* x, const T* weight, const float* mean,
                          const float* rstd, T* dx, float* partial_weight, float* partial_bias,
                          long long rows, int columns) {
   const LayerNormRow<T> body{dy, x, weight, dx, columns};
-  const auto column = [](int k) { return (k * kLadderThreads + threadIdx.x) * kWidth; };
+  const float inverse = reciprocal_fast(static_cast<float>(columns));
   float weights[kVectors][kWidth], biases[kVectors][kWidth];
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
@@ -135,15 +135,17 @@ __global__ void __launch_bounds__(kLadderThreads)
     Vector<T, kWidth> gradients[kVectors], values[kVectors];
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) >= columns) continue;
-      gradients[k] = load<Reuse::kSoon, kWidth>(dy + row * columns + column(k));
-      values[k] = load<Reuse::kSoon, kWidth>(x + row * columns + column(k));
+      const int c = own_column<kWidth>(k);
+      if (c >= columns) continue;
+      gradients[k] = load<Reuse::kSoon, kWidth>(dy + row * columns + c);
+      values[k] = load<Reuse::kSoon, kWidth>(x + row * columns + c);
     }
     float along_one = 0.0f, along_x = 0.0f;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) >= columns) continue;
-      const auto gamma = load<Reuse::kSoon, kWidth>(weight + column(k));
+      const int c = own_column<kWidth>(k);
+      if (c >= columns) continue;
+      const auto gamma = load<Reuse::kSoon, kWidth>(weight + c);
       body.project(gradients[k], values[k], gamma, m, r, along_one, along_x);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
@@ -151,21 +153,23 @@ __global__ void __launch_bounds__(kLadderThreads)
         biases[k][i] += to_float(gradients[k][i]);
       }
     }
-    along_one = sum_threads<kLadderThreads>(along_one) / static_cast<float>(columns);
-    along_x = sum_threads<kLadderThreads>(along_x) / static_cast<float>(columns);
+    along_one = sum_threads<kLadderThreads>(along_one) * inverse;
+    along_x = sum_threads<kLadderThreads>(along_x) * inverse;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) >= columns) continue;
-      const auto gamma = load<Reuse::kSoon, kWidth>(weight + column(k));
-      body.put(row * columns + column(k), gradients[k], values[k], gamma, m, r, along_one, along_x);
+      const int c = own_column<kWidth>(k);
+      if (c >= columns) continue;
+      const auto gamma = load<Reuse::kSoon, kWidth>(weight + c);
+      body.put(row * columns + c, gradients[k], values[k], gamma, m, r, along_one, along_x);
     }
   }
 #pragma unroll
   for (int k = 0; k < kVectors; ++k) {
+    const int c = own_column<kWidth>(k);
+    if (c >= columns) continue;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (column(k) >= columns) continue;
-      const long long at = static_cast<long long>(blockIdx.x) * columns + column(k) + i;
+      const long long at = static_cast<long long>(blockIdx.x) * columns + c + i;
       store<Reuse::kSoon>(partial_weight + at, Vector<float, 1>{{weights[k][i]}});
       store<Reuse::kSoon>(partial_bias + at, Vector<float, 1>{{biases[k][i]}});
     }

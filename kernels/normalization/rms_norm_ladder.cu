@@ -8,7 +8,7 @@
 #include "ladder_rms.cuh"
 
 template <typename T, class Team, int kWidth>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     rms_norm_step(const T* x, const T* weight, T* y, float* rstd, long long rows, int columns,
                   float eps) {
   rms_twice<Team, false, kWidth>(
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kLadderThreads)
 }
 
 template <typename T, int kWidth, int kVectors>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     rms_norm_registers(const T* x, const T* weight, T* y, float* rstd, long long rows, int columns,
                        float eps) {
   rms_once<false, kWidth, kVectors>(

@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy
 import torch
 
+from ..backends.cuda_ladder import FORWARD_OF_ROWS, prepare_row_step
 from ..backends.cuda_row_map import prepare_map
 from ..spec import Prepared, Spec
 from .softmax import SCALE
 
+LADDERS = {"softmax": FORWARD_OF_ROWS}
+
 _SOURCE = Path(__file__).with_name("softmax.cu")
+_LADDER = Path(__file__).with_name("softmax_ladder.cu")
 _FORMS = {
     "softmax": "Form::kPlain",
     "log_softmax": "Form::kLog",
@@ -22,6 +26,8 @@ _FORMS = {
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
+    if spec.variant:
+        return prepare_row_step(spec, _LADDER, 2 * spec.io.operands["x"].traffic)
     form = _FORMS[spec.operation.name]
     masked = form == "Form::kMasked"
     scale = numpy.float32(SCALE if masked else 1)

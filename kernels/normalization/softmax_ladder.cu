@@ -23,71 +23,71 @@ struct SoftmaxRow {
 
   template <class Team, int kWidth>
   __device__ void thrice(long long row) const {
-    const long long start = row * columns;
-    const auto every = [&](auto use) {
-      for (int c = Team::first() * kWidth; c < columns; c += Team::kStride * kWidth) {
-        use(start + c, load<Reuse::kSoon, kWidth>(x + start + c));
-      }
-    };
+    const T* const in = x + row * columns;
+    T* const out = y + row * columns;
+    constexpr int kStep = Team::kStride * kWidth;
     float top = Maximum::identity();
-    every([&](long long, const auto& values) { top = largest(values, top); });
+    for (int c = Team::first() * kWidth; c < columns; c += kStep) {
+      top = largest(load<Reuse::kSoon, kWidth>(in + c), top);
+    }
     top = Team::template all<Maximum>(top);
     float sum = 0.0f;
-    every([&](long long, const auto& values) {
+    for (int c = Team::first() * kWidth; c < columns; c += kStep) {
+      const auto values = load<Reuse::kSoon, kWidth>(in + c);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum += exp_fast(to_float(values[i]) - top);
-    });
-    const float scale = 1.0f / Team::template all<Sum>(sum);
-    every([&](long long at, const auto& values) {
-      Vector<T, kWidth> out;
+    }
+    const float scale = reciprocal_fast(Team::template all<Sum>(sum));
+    for (int c = Team::first() * kWidth; c < columns; c += kStep) {
+      const auto values = load<Reuse::kSoon, kWidth>(in + c);
+      float shares[kWidth];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        out[i] = from_float<T>(exp_fast(to_float(values[i]) - top) * scale);
-      }
-      store<Reuse::kSoon>(y + at, out);
-    });
+      for (int i = 0; i < kWidth; ++i) shares[i] = exp_fast(to_float(values[i]) - top) * scale;
+      store<Reuse::kSoon>(out + c, from_floats<T>(shares));
+    }
   }
 
   template <int kWidth, int kVectors>
   __device__ void once(long long row) const {
     const long long start = row * columns;
-    const auto column = [](int k) { return (k * kLadderThreads + threadIdx.x) * kWidth; };
     Vector<T, kWidth> in[kVectors];
     float top = Maximum::identity();
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) < columns) in[k] = load<Reuse::kSoon, kWidth>(x + start + column(k));
+      const int c = own_column<kWidth>(k);
+      if (c < columns) in[k] = load<Reuse::kSoon, kWidth>(x + start + c);
     }
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) < columns) top = largest(in[k], top);
+      if (own_column<kWidth>(k) < columns) top = largest(in[k], top);
     }
     top = reduce_threads<Maximum, kLadderThreads>(top);
     float exponentials[kVectors][kWidth];
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) >= columns) continue;
+      const int c = own_column<kWidth>(k);
+      if (c >= columns) continue;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         exponentials[k][i] = exp_fast(to_float(in[k][i]) - top);
         sum += exponentials[k][i];
       }
     }
-    const float scale = 1.0f / sum_threads<kLadderThreads>(sum);
+    const float scale = reciprocal_fast(sum_threads<kLadderThreads>(sum));
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      if (column(k) >= columns) continue;
-      Vector<T, kWidth> out;
+      const int c = own_column<kWidth>(k);
+      if (c >= columns) continue;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) out[i] = from_float<T>(exponentials[k][i] * scale);
-      store<Reuse::kSoon>(y + start + column(k), out);
+      for (int i = 0; i < kWidth; ++i) exponentials[k][i] *= scale;
+      store<Reuse::kSoon>(y + start + c, from_floats<T>(exponentials[k]));
     }
   }
 };
 
 template <typename T, class Team, int kWidth>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     softmax_step(const T* x, T* y, long long rows, int columns) {
   const SoftmaxRow<T> body{x, y, columns};
   const long long row = Team::row();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kLadderThreads)
 }
 
 template <typename T, int kWidth, int kVectors>
-__global__ void __launch_bounds__(kLadderThreads)
+__global__ void __launch_bounds__(kLadderThreads, kLadderBlocks)
     softmax_registers(const T* x, T* y, long long rows, int columns) {
   const SoftmaxRow<T> body{x, y, columns};
   if (whole_vectors<kWidth>(columns, x, y)) {

@@ -7,7 +7,7 @@
 // The default pools vectors of a row in registers before it pools rows, and asks for the next rows
 // meanwhile.
 #include "memory.cuh"
-#include "pool_rules.cuh"
+#include "reduce.cuh"
 #include "shared.cuh"
 
 constexpr int kPoolThreads = 256;
@@ -27,7 +27,11 @@ __device__ void pool_window(T* y, unsigned char* offset, long long output, const
   int place = above * w.kernel + before;  // the first inside, where all are -inf
   for (int r = above; r < below; ++r) {
     for (int c = before; c < behind; ++c) {
-      take_larger(best, place, at(top + r, left + c), r * w.kernel + c);
+      const float value = at(top + r, left + c);
+      if (value > best || value != value) {  // the first of equals, and NaN
+        best = value;
+        place = r * w.kernel + c;
+      }
     }
   }
   store<Reuse::kSoon>(y + output, Vector<T, 1>{{from_float<T>(best)}});
@@ -79,7 +83,8 @@ __global__ void __launch_bounds__(kPoolThreads)
   const int top = max(0, begin * stride - padding);
   const int bottom = min(height, (end - 1) * stride - padding + kernel);
   const T* const rows = x + (plane * height + top) * width;
-  const int lead = static_cast<int>(reinterpret_cast<unsigned long long>(rows) / sizeof(T) % kWidth);
+  const auto address = reinterpret_cast<unsigned long long>(rows);
+  const int lead = static_cast<int>(address / sizeof(T) % kWidth);
   copy_to_shared<kWidth>(tile, rows, (bottom - top) * width, lead);
   __syncthreads();
   const Window window{height, width, out_h, out_w, kernel, stride, padding};

@@ -43,11 +43,18 @@ class Case(audit.Case):
         )
 
 
-def cases(catalogue: Catalogue, target: Target = SMALL_H100) -> Iterator[Case]:
-    """Implementation × direction × dtype × shape, of sizes that fibres finish quickly."""
+def cases(
+    catalogue: Catalogue, target: Target = SMALL_H100, *, steps: bool = False
+) -> Iterator[Case]:
+    """Implementation × direction × dtype × shape, of sizes that fibres finish quickly.
+
+    Those of the steps of kernel ladders, or all others.
+    """
     for operation in catalogue.operations.values():
         shapes = _shapes(operation)
         for implementation in catalogue.implementations(operation, ("cuda",)):
+            if implementation.is_step != steps:
+                continue
             for case in audit.cases_of(implementation, shapes, target):
                 # As bfloat16: rows of 16 bits.
                 if not (case.kind == "long" and case.spec.dtype == float16):

@@ -232,6 +232,22 @@ def test_named_variants_follow_the_default_and_may_differ_by_operation(own: Path
     assert labels(catalogue, "right") == ["cpu", "cpu:naive", "cpu:wide"]
 
 
+def test_the_steps_of_a_ladder_come_first_and_are_of_one_direction(own: Path) -> None:
+    ladder = """
+from membound.kernels.ladder import Ladder
+LADDERS = {"doubled": Ladder("forward", ("naive", "wide")), "other": Ladder("backward", ("x",))}
+VARIANTS = ("raw",)
+"""
+    write(own / "mine" / "doubled_cpu.py", PREPARED + ladder)
+    catalogue = discover([own])
+    found = catalogue.implementations(catalogue.operations["doubled"])
+    assert [i.label for i in found] == ["cpu", "cpu:naive", "cpu:wide", "cpu:raw"]
+    assert [i.is_step for i in found] == [False, True, True, False]
+    steps = [i.ladder.step("forward", i.variant) for i in found if i.ladder]
+    assert steps == [3, 1, 2, None]
+    assert not any(i.has("backward") for i in found)
+
+
 def test_only_the_backends_that_are_asked_for_are_imported(own: Path) -> None:
     write(own / "mine" / "doubled_numba.py", "raise SystemExit\n")
     catalogue = discover([own])
