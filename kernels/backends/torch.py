@@ -42,6 +42,7 @@ class Eager:
     graph: what autograd differentiates where that is not `forward`: it takes tensors that backward
         reads, by parameter name, those with a gradient first and in the order of backward's writes;
         it returns one output per incoming gradient, in the order backward reads these.
+    unread: of what is differentiated, that which no gradient depends on and backward does not read.
     backward: a function of its own instead of autograd's, of what backward reads.
     saved: makes, of what backward reads, the arguments of `backward`: torch's own form of what its
         forward leaves. Runs when buffers are bound, outside the clock.
@@ -52,6 +53,7 @@ class Eager:
     forward: Function | None = None
     into: Function | None = None
     graph: Function | None = None
+    unread: Sequence[str] = ()
     backward: Function | None = None
     saved: Function | None = None
     given: Function | None = None
@@ -63,8 +65,9 @@ class Eager:
 
     def settled(self, spec: Spec) -> Eager:
         """The same functions with their keyword-only parameters filled from the extents."""
-        functions = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Eager(**{name: f and _settled(f, spec) for name, f in functions.items()})
+        known: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        known |= {name: _settled(f, spec) for name, f in known.items() if callable(f)}
+        return Eager(**known)
 
     def __call__(self, direction: str, spec: Spec) -> Prepared:
         """Raises CannotPrepare where it refuses, or has no function for this direction."""
@@ -165,9 +168,10 @@ def _autograd(functions: Eager, spec: Spec) -> Bind:
     def bind_graph(tensors: Tensors, stream: Any) -> Launch:
         # `.data` leaves the version counter behind, which tensors carved from one block of memory
         # share: any write to the block would count as one to what the graph has saved.
-        # The value of what is differentiated and not read is of no account.
         own = {
-            name: tensors[name].data if name in tensors else torch.zeros_like(tensors[f"d{name}"])
+            name: torch.zeros_like(tensors[f"d{name}"])
+            if name in functions.unread
+            else tensors[name].data
             for name in leaves
         }
         inputs = [own[name].requires_grad_() for name in differentiated]
@@ -201,7 +205,7 @@ def _graph(
         differentiated = [name.removeprefix("d") for name in writes]
     else:
         raise CannotPrepare(f"no torch function for the backward of {spec.operation.name}")
-    missing = [name for name in leaves if name not in read and f"d{name}" not in writes]
+    missing = [name for name in leaves if name not in (*read, *functions.unread)]
     if missing or not set(differentiated) <= set(leaves) or not incoming:
         raise CannotPrepare(
             f"{spec.operation.name}: autograd needs {', '.join(leaves)} and the gradients of its "

@@ -26,4 +26,4 @@ def half(q: Real, k: Real, cos: Real, sin: Real) -> tuple[Real, Real]:
 
 IN_PLACE = {"rotated_q": "q", "rotated_k": "k", "dq": "drotated_q", "dk": "drotated_k"}
 
-prepare = Peer({"rope_half": Call(Eager(half), in_place=IN_PLACE)})
+prepare = Peer({"rope_half": Call(Eager(half, unread=["q", "k"]), in_place=IN_PLACE)})
