@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No OPS column unless asked for: in files it is of another estimator than in the table."""
+    """Before pytest-benchmark reads anything: files to compare with are whole; no OPS column
+    unless asked for, since in files it is of another estimator than in the table."""
+    _check_compared(config)
     if getattr(config.option, "benchmark_columns", ()) is None:
         config.option.benchmark_columns = list(_COLUMNS)
 
@@ -160,6 +162,25 @@ def pytest_benchmark_compare_machine_info(
         raise pytest.UsageError(
             f"--benchmark-compare-fail: saved on another device ({'; '.join(different)})"
         )
+
+
+def _check_compared(config: pytest.Config) -> None:
+    """Raises UsageError where a file to compare with is damaged: it would be left out in silence,
+    or its NaN would pass every limit."""
+    compared: str | bool | None = config.getoption("benchmark_compare", None)
+    storage: str = config.getoption("benchmark_storage", "")
+    if not compared or storage.startswith("elasticsearch+"):
+        return
+    from membound.results.benchmark_file import problems
+    from pytest_benchmark.utils import get_machine_id, load_storage
+
+    options = {"logger": None, "netrc": "", "default_machine_id": get_machine_id()}  # type: ignore[no-untyped-call,unused-ignore]
+    store = load_storage(storage, **options)  # type: ignore[no-untyped-call,unused-ignore]
+    with suppress(ValueError):  # no such pattern: pytest-benchmark says so
+        files = store.query()[-1:] if compared is True else store.query(compared)
+        found = [problem for file in files for problem in problems(file)]
+        if found:
+            raise pytest.UsageError("--benchmark-compare: " + "\n".join(found))
 
 
 def _scope(config: pytest.Config) -> _Scope:

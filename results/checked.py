@@ -11,7 +11,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -37,6 +37,9 @@ class Flaw:
     def __str__(self) -> str:
         where = f"{printable(self.field)[:_SHOWN]}: " if self.field else ""
         return f"{where}{printable(self.wrong)[:_SHOWN]}; {self.right}"
+
+
+_TOO_DEEP = Flaw(None, "is nested too deeply", "a few levels, as it is written")
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def decode(data: bytes, kind: type[T]) -> Decoded[T]:
     try:
         return _decode_slowly(data, kind)
     except RecursionError:
-        return _flawed(None, "is nested too deeply", "a record has at most two levels")
+        return Decoded(None, (_TOO_DEEP,))
 
 
 def _flaws(value: Record | Environment, texts: bool) -> tuple[Flaw, ...]:
@@ -99,11 +102,20 @@ def _judged(value: T, unknown: tuple[str, ...], texts: bool = True) -> Decoded[T
     return Decoded(None if flaws else value, flaws, unknown)
 
 
-def _decode_slowly(data: bytes, kind: type[T]) -> Decoded[T]:
+def parsed(data: bytes) -> tuple[dict[str, object] | None, tuple[Flaw, ...]]:
+    """One object of strict JSON, or what is wrong with it. Total, in bounded time."""
+    try:
+        return _parsed(data)
+    except RecursionError:
+        return None, (_TOO_DEEP,)
+
+
+def _parsed(data: bytes) -> tuple[dict[str, object] | None, tuple[Flaw, ...]]:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return _flawed(None, f"is not valid UTF-8 at byte {error.start}", "JSON in UTF-8")
+        wrong = f"is not valid UTF-8 at byte {error.start}"
+        return None, (Flaw(None, wrong, "JSON in UTF-8"),)
     try:
         tree = json.loads(
             text,
@@ -114,13 +126,18 @@ def _decode_slowly(data: bytes, kind: type[T]) -> Decoded[T]:
         )
     except json.JSONDecodeError as error:
         wrong = f"is not valid JSON at character {error.pos + 1}: {error.msg}"
-        return _flawed(None, wrong, "one complete JSON object")
+        return None, (Flaw(None, wrong, "one complete JSON object"),)
     if isinstance(tree, _Refused):  # a lone number
-        return _flawed(None, tree.wrong, "one JSON object {…}")
+        return None, (Flaw(None, tree.wrong, "one JSON object {…}"),)
     if not isinstance(tree, dict):
-        return _flawed(None, f"is {_shown(tree)}", "one JSON object {…}")
+        return None, (Flaw(None, f"is {_shown(tree)}", "one JSON object {…}"),)
     flaws = tuple(Flaw(path, r.wrong, r.right) for path, r in _refusals(tree))
-    if flaws:
+    return (None, flaws) if flaws else (tree, ())
+
+
+def _decode_slowly(data: bytes, kind: type[T]) -> Decoded[T]:
+    tree, flaws = parsed(data)
+    if tree is None:
         return Decoded(None, flaws)
     schema = tree.get("schema")
     if type(schema) is int and schema > SCHEMA:
@@ -132,7 +149,7 @@ def _decode_slowly(data: bytes, kind: type[T]) -> Decoded[T]:
     except UnicodeEncodeError:
         return _flawed(None, "holds half of a surrogate pair", "whole characters of Unicode")
     except msgspec.ValidationError as error:
-        return Decoded(None, (_explained(str(error), tree, kind),))
+        return Decoded(None, (explained(str(error), tree, kind),))
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -165,7 +182,7 @@ def _refusals(tree: object) -> Iterator[tuple[str, _Refused]]:
             pending += [(f"{path}[{i}]", value) for i, value in enumerate(node)]
 
 
-def _explained(message: str, tree: dict[str, object], kind: type[T]) -> Flaw:
+def explained(message: str, tree: Mapping[str, object], kind: type[msgspec.Struct]) -> Flaw:
     """msgspec's one message as a flaw: "Expected `int` >= 0, got … - at `$.shape[...]`"."""
     what, _, path = message.partition(" - at `$")
     path = path.rstrip("`").lstrip(".")
@@ -182,7 +199,7 @@ def _explained(message: str, tree: dict[str, object], kind: type[T]) -> Flaw:
     return Flaw(path or None, f"is {shown}", f"should be {right}")
 
 
-def _choices(kind: type[T], field: str) -> tuple[str, ...]:
+def _choices(kind: type[msgspec.Struct], field: str) -> tuple[str, ...]:
     hint: Any = get_type_hints(kind).get(field)
     options = [hint, *get_args(hint)]
     return next((get_args(option) for option in options if get_origin(option) is Literal), ())

@@ -22,6 +22,8 @@ from membound.bench.device.select import select
 from membound.bench.replay import ScriptedClock, machine, other_device
 from membound.kernels.shapes import scaled
 from membound.kernels.target import MIB
+from membound.results.benchmark_file import problems
+from membound.results.checked import printable
 from membound.results.reading import find_runs, read_run
 from membound.results.record import Record
 
@@ -226,6 +228,67 @@ def test_a_saved_session_of_another_device_decides_nothing(
     taken = pytest_bench(f"--benchmark-storage={session.folder / 'store'}", *options)
     assert "machine_info is different" not in taken.out + taken.err
     assert "Comparing against benchmarks from" in taken.err
+
+
+GOOD = b'{"benchmarks": [{"fullname": "a", "params": null, "stats": {"min": 1, "max": 2, "mean": 1,'
+GOOD += b' "median": 1, "stddev": 0, "rounds": 3}}]}'
+
+DAMAGED = {
+    "NaN": (GOOD.replace(b'"mean": 1', b'"mean": NaN'), "benchmarks[0].stats.mean: is NaN"),
+    "zero": (GOOD.replace(b'"min": 1', b'"min": 0'), "benchmarks[0].stats.min (a): is 0; should"),
+    "negative": (GOOD.replace(b'"stddev": 0', b'"stddev": -1'), "stats.stddev (a): is -1; should"),
+    "text": (GOOD.replace(b'"median": 1', b'"median": "1"'), 'stats.median (a): is the text "1"'),
+    "boolean": (GOOD.replace(b'"mean": 1', b'"mean": true'), "stats.mean (a): is the boolean true"),
+    "no stats": (GOOD.replace(b'"stats"', b'"stat"'), "benchmarks[0].stats (a): is missing"),
+    "null stats": (b'{"benchmarks": [{"fullname": "a", "stats": null}]}', "stats (a): is null"),
+    "twice": (GOOD.replace(b'"mean": 1', b'"mean": 1, "mean": 2'), "stats.mean: is given twice"),
+    "1e999": (GOOD.replace(b'"max": 2', b'"max": 1e999'), "stats.max: is 1e999; a finite number"),
+    "digits": (GOOD.replace(b'"rounds": 3', b'"rounds": ' + b"3" * 5000), "5000 digits"),
+    "nothing": (b'{"benchmarks": []}', "benchmarks: is empty: nothing was measured"),
+    "a list": (b"[]", "is a list"),
+    "empty": (b"", "is empty, not valid JSON"),
+    "cut": (GOOD[:60], "is not valid JSON at character"),
+    "left-over": (GOOD + b"]ll", "is not valid JSON at character"),
+    "mark": (b"\xef\xbb\xbf" + GOOD, "is not valid JSON"),
+    "UTF-16": (GOOD.decode().encode("utf-16"), "is not valid UTF-8"),
+    "nested": (b"[" * 200_000, "is nested too deeply"),
+    "no list": (b'{"benchmarks": {"a": 1}}', "benchmarks: is no list"),
+    "no object": (b'{"benchmarks": [7]}', "benchmarks[0]: is no object"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_to_compare_with_is_named(tmp_path: Path, name: str) -> None:
+    data, said = DAMAGED[name]
+    file = tmp_path / "0001_x.json"
+    file.write_bytes(data)
+    first = problems(file)[0]
+    assert first.startswith(f"{file}: ") and said in first, first
+    assert first == printable(first) and len(first) < 400
+
+
+def test_a_file_that_is_whole_or_older_is_taken(tmp_path: Path, session: Session) -> None:
+    file = tmp_path / "0001_x.json"
+    file.write_bytes(GOOD)
+    assert problems(file) == []
+    assert problems(session.folder / "o.json") == []
+    assert "cannot be read" in problems(tmp_path)[0]
+    with file.open("wb") as big:
+        big.truncate(200_000_000)
+    assert "is longer than" in problems(file)[0]
+
+
+def test_a_damaged_baseline_ends_pytest_bench_before_anything(
+    tmp_path: Path, pytest_bench: PytestBench
+) -> None:
+    file = tmp_path / "machine" / "0001_x.json"
+    file.parent.mkdir()
+    file.write_bytes(GOOD.replace(b'"mean": 1', b'"mean": NaN'))
+    for option in (f"--benchmark-compare={file}", "--benchmark-compare=machine/0001"):
+        done = pytest_bench(f"--benchmark-storage={tmp_path}", option, "--collect-only", "-q")
+        assert done.code == 4
+        assert f"{file}: benchmarks[0].stats.mean: is NaN" in done.err
+        assert "Traceback" not in done.out + done.err
 
 
 @pytest.mark.parametrize("option", ["--benchmark-disable", "--benchmark-skip", "xdist"])

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from membound.bench.device.sheet import GPUS_CSV, SheetError, read_sheet
 from membound.cli import app
+from membound.results import benchmark_file
 from membound.results.checked import T, decode, printable
 from membound.results.reading import read_run
 from membound.results.record import Record
@@ -211,6 +212,8 @@ CORPUS = (
     b"\n".join(msgspec.json.encode(one) for one in GOOD) + b"\n",
     msgspec.json.encode(environment()),
     b"\n".join(GPUS_CSV.read_bytes().splitlines()[:3]) + b"\n",
+    b'{"benchmarks":[{"fullname":"a","stats":{"min":1,"max":1,"mean":1,"median":1,"stddev":0,'
+    b'"rounds":3}}]}',
     *(data[:4096] for _, data in DAMAGED.values()),
 )
 PIECES = (
@@ -261,6 +264,12 @@ def read_environment(folder: Path, data: bytes) -> list[str]:
     return list(map(str, found.problems))
 
 
+def read_benchmark_file(folder: Path, data: bytes) -> list[str]:
+    file = folder / "saved.json"
+    file.write_bytes(data)
+    return benchmark_file.problems(file)
+
+
 def read_spec_sheet(folder: Path, data: bytes) -> list[str]:
     sheet = folder / "sheet.csv"
     sheet.write_bytes(data)
@@ -275,6 +284,7 @@ TARGETS: tuple[Callable[[Path, bytes], list[str]], ...] = (
     read_records,
     read_environment,
     read_spec_sheet,
+    read_benchmark_file,
 )
 
 
