@@ -197,6 +197,8 @@ def prepare_pool(
     problem = _problem(direction, spec, moved, windows, sums is not None)
     plan = plan_of(problem, spec.target)
     channels = moved.shape[1]
+    if problem.planes >= 2**31 and any(len(t.shape) < 4 for t in spec.io.operands.values()):
+        raise CannotPrepare("with a bias there are fewer than 2^31 planes")
     shares = spec.dims["images"] * plan.bands
     partial = [Tensor("partial", (max(shares, 1), channels), float32)] if sums else []
     passed = [*declared, *partial]

@@ -4,9 +4,9 @@
 #include "math.cuh"
 
 // Windows of kKernel elements, kStride apart; the first begins `padding` before the axis.
-template <int kKernel_, int kStride>
+template <int kKernel_, int kStride_>
 struct FixedAxis {
-  static constexpr int kKernel = kKernel_;
+  static constexpr int kKernel = kKernel_, kStride = kStride_;
   int length, windows, padding;
 
   // May lie outside of the axis.
@@ -35,7 +35,7 @@ struct Divider {
 // [floor(o length / windows), ceil((o + 1) length / windows)). Neighbours share an element where
 // the length does not divide. length * (windows + 1) and its twin stay below 2^31.
 struct AdaptiveAxis {
-  static constexpr int kKernel = 0;  // they differ
+  static constexpr int kKernel = 0, kStride = 1;  // they differ
   int length, windows;
   Divider by_length, by_windows;
 

@@ -205,7 +205,7 @@ struct BiasReluMax : Max<T_, Maxima> {
 
   __device__ BiasReluMax of(long long plane) const {
     BiasReluMax own = *this;
-    const int channel = static_cast<int>(plane % channels);
+    const int channel = static_cast<int>(plane) % channels;  // there are fewer than 2^31 planes
     own.bias = load<Reuse::kSoon, 1>(channel_bias + channel)[0];
     return own;
   }

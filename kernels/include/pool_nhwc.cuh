@@ -13,6 +13,7 @@
 
 #include "memory.cuh"
 #include "pool_max.cuh"
+#include "pool_walk.cuh"
 
 // What a thread walks down: `columns` of outputs or cells, in bands of rows.
 template <int kWidth, int kThreads>
@@ -36,23 +37,19 @@ struct Walk {
   }
 };
 
-// What the windows of a thread's column have of one row of the image.
+// What the windows of a thread's column have of one row of the image. `row`: the channels of the
+// thread in the row's first pixel.
 template <class Rule, int kBytes, int kKernel>
 struct Across {
   using T = typename Rule::T;
   static constexpr int kWidth = elements_in<T, kBytes>();
-  static constexpr int kAtOnce = kKernel <= 3 ? kKernel : 1;
   static constexpr int kStates = kWidth / Rule::kWindows;
-  typename Rule::State of[kStates];
+  static constexpr int kAtOnce = kKernel <= 3 ? kKernel : 1;
+  using Read = Windows<Rule, kStates>;
 
-  __device__ void clear(int place) {
-#pragma unroll
-    for (int i = 0; i < kStates; ++i) of[i] = Rule::empty(place);
-  }
-
-  // `row`: the channels of the thread in the row's first pixel.
-  __device__ void read(const T* row, int left, int width, int channels) {
-    clear(max(-left, 0));
+  static __device__ Read read(const T* row, int left, int width, int channels) {
+    Read windows;
+    windows.clear(max(-left, 0));
     const T* const p = row + static_cast<long long>(left) * channels;
     const auto inside = [&](int c) { return left + c >= 0 && left + c < width; };
 #pragma unroll 1
@@ -66,20 +63,12 @@ struct Across {
       for (int c = first; c < first + kAtOnce; ++c) {
         if (!inside(c)) continue;
 #pragma unroll
-        for (int i = 0; i < kStates; ++i) Rule::take(of[i], Rule::lane(in[c - first], i), c);
+        for (int i = 0; i < kStates; ++i) {
+          Rule::take(windows.of[i], Rule::lane(in[c - first], i), c);
+        }
       }
     }
-  }
-
-  // The windows so far and their next row, which begins at `place`.
-  __device__ void merge(const Across& row, int place) {
-#pragma unroll
-    for (int i = 0; i < kStates; ++i) Rule::merge(of[i], row.of[i], place);
-  }
-  // Their first row begins at `place`.
-  __device__ void place(int place) {
-#pragma unroll
-    for (int i = 0; i < kStates; ++i) Rule::move(of[i], place);
+    return windows;
   }
 };
 
@@ -93,45 +82,22 @@ __global__ void __launch_bounds__(kThreads)
                       Operands... operands) {
   using T = typename Rule::T;
   using Pooled = Paired<Rule, elements_in<T, kBytes>()>;
-  using Windows = Across<Pooled, kBytes, kKernel>;
-  constexpr int kUnroll = Windows::kAtOnce;
-  constexpr bool kShares = kKernel == kStride + 1;  // a window's last row is the next one's first
+  using Row = Across<Pooled, kBytes, kKernel>;
   static_assert(Rule::kTakesAsIs, "a channel's own numbers would be a vector here");
-  const Walk<Windows::kWidth, kThreads> walk(out_height, out_width, channels, bands, band_rows);
+  const Walk<Row::kWidth, kThreads> walk(out_height, out_width, channels, bands, band_rows);
   if (!walk.active) return;
   const Pooled rule{operands...};
   const int left = walk.column * kStride - padding;
   const T* const from = x + walk.image * height * width * channels + walk.channel;
-  const auto read = [&](Windows& windows, int row) {
-    windows.read(from + static_cast<long long>(row) * width * channels, left, width, channels);
+  const auto read = [&](int row) {
+    return Row::read(from + static_cast<long long>(row) * width * channels, left, width, channels);
   };
-
-  Windows last{};  // row of the window above
-  const int above = walk.first_row * kStride - padding;
-  if (kShares && above >= 0) read(last, above);
-  for (int o = walk.first_row; o < walk.end_row; ++o) {
-    const int top = o * kStride - padding;
-    const int first = max(-top, 0), end = min(height - top, kKernel);  // rows of the image
-    Windows best;
-    if constexpr (!kShares) {
-      read(best, top + first);
-      best.place(first * kKernel);
-    } else if (first == 0) {
-      best = last;
-    } else {
-      best.clear(first * kKernel + max(-left, 0));
-    }
-#pragma unroll kUnroll
-    for (int r = 1; r < kKernel; ++r) {
-      if (r < first + !kShares || r >= end) continue;
-      Windows here;
-      read(here, top + r);
-      best.merge(here, r * kKernel);
-      if (kShares && r == kStride) last = here;
-    }
+  const auto write = [&](int o, const typename Row::Read& windows) {
     const long long p = ((walk.image * out_height + o) * out_width + walk.column) * channels;
-    rule.template store<kStores>(p + walk.channel, best.of, 1.0f / (kKernel * kKernel));
-  }
+    rule.template store<kStores>(p + walk.channel, windows.of, 1.0f / (kKernel * kKernel));
+  };
+  walk_down<typename Row::Read, kKernel, kStride>(walk.first_row, walk.end_row, padding, height,
+                                                  left, read, write);
 }
 
 // Launched like forward, over cells: ceil((height + padding) / kStride) rows of them. Cell m has the

@@ -192,8 +192,10 @@ struct BiasReluMaxGradient : MaxGradient<T_> {
 
   static __device__ float counted(const Window& w) { return w.place == kNone ? 0.0f : w.dy; }
   __device__ void write(long long plane, int band, int bands, float sum) const {
-    const long long row = plane / channels * bands + band;
-    store<Reuse::kSoon>(partial + row * channels + plane % channels, Vector<float, 1>{{sum}});
+    const int image = static_cast<int>(plane) / channels;  // there are fewer than 2^31 planes
+    const int channel = static_cast<int>(plane) % channels;
+    const long long row = static_cast<long long>(image) * bands + band;
+    store<Reuse::kSoon>(partial + row * channels + channel, Vector<float, 1>{{sum}});
   }
 };
 

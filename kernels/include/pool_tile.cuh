@@ -9,6 +9,7 @@
 
 #include "pool.cuh"
 #include "pool_axis.cuh"
+#include "pool_walk.cuh"
 
 // A block's work: whole planes, or a band of rows of one plane.
 struct Tile {
@@ -24,6 +25,17 @@ struct Tile {
     rows = height - row < all.band_rows ? height - row : all.band_rows;
   }
 };
+
+// Which of the rows of a tile a thread walks down: so many that every thread has some.
+struct Walked {
+  int each, pieces;
+
+  __device__ Walked(const Tile& tile, int groups)
+      : each((tile.planes * tile.rows + groups - 1) / groups),
+        pieces((tile.rows + each - 1) / max(each, 1)) {}
+};
+
+constexpr int kLongestWalked = 4;  // kernels: they are unrolled
 
 // Elements [start, start + length) of a tensor, in shared memory or where they are.
 template <typename T, int kBytes, bool kStaged, int kThreads>
@@ -64,6 +76,16 @@ struct Run {
     if constexpr (kStaged) return data[static_cast<int>(i)];
     return load<Reuse::kNever, 1>(data + i)[0];
   }
+  // Element `i` of those from `row` on. One that is not there may be anything: in shared memory there
+  // are kBytes before the run, and behind it.
+  __device__ const T* from(long long i) const {
+    if constexpr (kStaged) return data + static_cast<int>(i);
+    return data + i;
+  }
+  static __device__ T read(const T* row, int i, bool there) {
+    if constexpr (kStaged) return row[i];
+    return there ? load<Reuse::kNever, 1>(row + i)[0] : T();
+  }
 };
 
 // What of a plane a window takes, and where the window begins: outside, with padding.
@@ -88,9 +110,63 @@ struct ForwardTile {
         whole ? planes.height : min(rows.end(tile.row + tile.rows - 1), planes.height);
     const long long start = (tile.first * planes.height + top) * planes.width;
     const int length = kStaged ? tile.planes * (end - top) * planes.width : 0;
-    const Run<T, kBytes, kStaged, kThreads> in(x, start, length, dynamic_shared<unsigned char>());
+    const Run<T, kBytes, kStaged, kThreads> in(x, start, length,
+                                                  dynamic_shared<unsigned char>() + kBytes);
     __syncthreads();
 
+    if constexpr (kKernel > 0 && kKernel <= kLongestWalked) {
+      walk(any, in, planes, tile, top, rows, columns, lanes);
+    } else {
+      every(any, in, planes, tile, top, rows, columns, lanes);
+    }
+  }
+
+  template <class In>
+  static __device__ void walk(const Rule& any, const In& in, const Planes& planes,
+                              const Tile& tile, int top, const Axis& rows, const Axis& columns,
+                              int lanes) {
+    using Read = Windows<Rule, 1>;
+    const Walked walked(tile, kThreads / lanes);
+    for (int n = threadIdx.x / lanes; n < tile.planes * walked.pieces; n += kThreads / lanes) {
+      const int plane = n / walked.pieces;
+      const int first = tile.row + n % walked.pieces * walked.each;
+      const int end = min(first + walked.each, tile.row + tile.rows);
+      const auto& rule = any.of(tile.first + plane);
+      const long long origin = static_cast<long long>(plane) * planes.height - top;
+      const long long to = (tile.first + plane) * planes.out_height * planes.out_width;
+      for (int column = threadIdx.x % lanes; column < planes.out_width; column += lanes) {
+        const int left = columns.begin(column);
+        const auto read = [&](int row) {
+          const T* const p = in.from((origin + row) * planes.width + left);
+          Read window;
+#pragma unroll
+          for (int c = 0; c < kKernel; ++c) {
+            const bool there = left + c >= 0 && left + c < planes.width;
+            const float value = rule.taken(to_float(in.read(p, c, there)));
+            const float taken = there ? value : Rule::outside();
+            if (c == 0) {
+              window.of[0] = Rule::start(taken, max(-left, 0));
+            } else {
+              Rule::take(window.of[0], taken, c);
+            }
+          }
+          return window;
+        };
+        long long p = to + static_cast<long long>(first) * planes.out_width + column;
+        const auto write = [&](int, const Read& window) {
+          rule.template store<kStores>(p, window.of, 1.0f / (kKernel * kKernel));
+          p += planes.out_width;
+        };
+        walk_down<Read, kKernel, Axis::kStride>(first, end, -rows.begin(0), planes.height, left,
+                                                read, write);
+      }
+    }
+  }
+
+  template <class In>
+  static __device__ void every(const Rule& any, const In& in, const Planes& planes,
+                               const Tile& tile, int top, const Axis& rows, const Axis& columns,
+                               int lanes) {
     for (int n = threadIdx.x / lanes; n < tile.planes * tile.rows; n += kThreads / lanes) {
       const int plane = n / tile.rows;
       const int row = tile.row + n % tile.rows;
@@ -162,6 +238,84 @@ struct BackwardTile {
     const Staged windows(rule, start, length, dynamic_shared<unsigned char>());
     __syncthreads();
 
+    if constexpr (Axis::kKernel > 0 && Axis::kKernel <= kLongestWalked) {
+      if (top < end) walk(rule, windows, dx, planes, tile, top, end - 1, rows, columns, lanes);
+    } else {
+      every(rule, windows, dx, planes, tile, top, rows, columns, lanes);
+    }
+    if constexpr (Rule::kSums) write_totals(rule, windows, planes, rows, tile, top);
+  }
+
+  // A column of dx is in kMost windows of a row, if that many: `place` is its column in each. A
+  // thread walks down by steps of kStride rows, which the same rows of windows have: those from `top`
+  // to `last` are at hand.
+  static __device__ void walk(const Rule& rule, const Staged& windows, T* dx, const Planes& planes,
+                              const Tile& tile, int top, int last, const Axis& rows,
+                              const Axis& columns, int lanes) {
+    constexpr int kKernel = Axis::kKernel, kStride = Axis::kStride;
+    constexpr int kMost = (kKernel + kStride - 1) / kStride;
+    struct Across {
+      typename Rule::Window of[kMost];
+    };
+    const Walked walked(tile, kThreads / lanes);
+    for (int n = threadIdx.x / lanes; n < tile.planes * walked.pieces; n += kThreads / lanes) {
+      const int plane = n / walked.pieces;
+      const int first = tile.row + n % walked.pieces * walked.each;
+      const int end = min(first + walked.each, tile.row + tile.rows);
+      const long long origin = static_cast<long long>(plane) * planes.out_height - top;
+      const long long to = (tile.first + plane) * planes.height * planes.width;
+      const int before = -rows.begin(0);  // rows of padding
+      for (int column = threadIdx.x % lanes; column < planes.width; column += lanes) {
+        const int right = (column - columns.begin(0)) / kStride;  // the last window that has it
+        const int place = column - columns.begin(right);
+        const auto read = [&](int row) {
+          const int held = min(max(row, top), last);
+          const long long p = (origin + held) * planes.out_width;
+          Across across;
+#pragma unroll
+          for (int e = 0; e < kMost; ++e) {
+            const int window = min(max(right - e, 0), planes.out_width - 1);
+            const bool there = window == right - e && place + e * kStride < kKernel;
+            const typename Rule::Window of = windows(p + window);
+            across.of[e] = there && row == held ? of : Rule::nothing();
+          }
+          return across;
+        };
+        Across near[kMost];  // windows of rows m, m - 1, ...
+        const int from = (first + before) / kStride;
+#pragma unroll
+        for (int d = 1; d < kMost; ++d) near[d] = read(from - d);
+        long long p = to + static_cast<long long>(first) * planes.width + column;
+        for (int m = from; m * kStride - before < end; ++m) {
+          near[0] = read(m);
+#pragma unroll
+          for (int r = 0; r < kStride; ++r) {
+            const int row = m * kStride - before + r;
+            float sum = 0.0f;
+#pragma unroll
+            for (int d = kMost - 1; d >= 0; --d) {
+              if (r + d * kStride >= kKernel) continue;
+#pragma unroll
+              for (int e = kMost - 1; e >= 0; --e) {
+                Rule::add(sum, near[d].of[e], (r + d * kStride) * kKernel + place + e * kStride,
+                          1.0f / (kKernel * kKernel));
+              }
+            }
+            if (row < first || row >= end) continue;
+            if constexpr (Rule::kInput) sum *= to_float(load<Reuse::kNever, 1>(rule.x + p)[0]);
+            store<kStores>(dx + p, Vector<T, 1>{{from_float<T>(sum)}});
+            p += planes.width;
+          }
+#pragma unroll
+          for (int d = kMost - 1; d > 0; --d) near[d] = near[d - 1];
+        }
+      }
+    }
+  }
+
+  static __device__ void every(const Rule& rule, const Staged& windows, T* dx,
+                               const Planes& planes, const Tile& tile, int top, const Axis& rows,
+                               const Axis& columns, int lanes) {
     for (int n = threadIdx.x / lanes; n < tile.planes * tile.rows; n += kThreads / lanes) {
       const int plane = n / tile.rows;
       const int row = tile.row + n % tile.rows;
@@ -188,7 +342,6 @@ struct BackwardTile {
         store<kStores>(dx + to + column, Vector<T, 1>{{from_float<T>(sum)}});
       }
     }
-    if constexpr (Rule::kSums) write_totals(rule, windows, planes, rows, tile, top);
   }
 
   // A warp per plane. A window is counted by the band that has its first row.
