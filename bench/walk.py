@@ -61,15 +61,17 @@ class Walk:
                 yield from _all(records, "skipped", "time limit reached before this case")
                 continue
             yield Started([record.case for record in records], records[0].position)
-            mark = arena.mark()
+            mark, finished = arena.mark(), 0
             try:
                 if group is None:
                     group = self.session.make_group(item)
                     mark = arena.mark()
-                yield from self._measure(group, label, records)
+                for event in self._measure(group, label, records):
+                    yield event
+                    finished += 1
             except Exception as error:  # whatever a kernel does costs its own case only
                 status, reason = ending(error)
-                yield from _all(records, status, reason)
+                yield from _all(records[finished:], status, reason)
                 poisoned = self.session.poisoned()
                 if poisoned is not None:
                     yield Poisoned(poisoned)
@@ -80,6 +82,7 @@ class Walk:
         return self.plan.deadline is not None and monotonic() > self.plan.deadline
 
     def _measure(self, group: Group, label: str, records: Sequence[Record]) -> Iterator[Event]:
+        """One event a record, in their order."""
         stem = records[0].case.rpartition("/")[0]
         ready = self.session.ready(group, label, self.plan.choices.get(stem))
         verified = ready.verified

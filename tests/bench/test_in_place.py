@@ -9,12 +9,12 @@ import pytest
 import torch
 from membound.bench.device.select import select
 from membound.bench.protocol import Finished, Item, Plan, Setting
-from membound.bench.session import Session
+from membound.bench.session import Ready, Sampler, Session
 from membound.bench.start import start
 from membound.bench.verify import same_bytes
 from membound.bench.walk import Walk
 from membound.kernels.target import MIB
-from membound.results.record import Record
+from membound.results.record import Cache, Record
 
 FAULTY = Path(__file__).parent / "faulty"
 
@@ -150,3 +150,19 @@ def test_a_launch_that_waits_for_the_device_cannot_be_behind_a_gate(
     reason = session.refuses(waiting, "cold")
     assert (reason is not None) == gated
     assert reason is None or reason.startswith("waits for the device within a launch")
+
+
+def test_what_one_cache_state_ends_in_leaves_the_other_alone(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = session.sampler
+
+    def broken(ready: Ready, cache: Cache) -> Sampler:
+        if cache == "steady":
+            raise RuntimeError("launches cannot follow one another")
+        return sampler(ready, cache)
+
+    monkeypatch.setattr(session, "sampler", broken)
+    found = walked(session, "cpu")
+    assert found["cpu", "cold"].status == "ok"
+    assert found["cpu", "steady"].reason == "RuntimeError: launches cannot follow one another"
