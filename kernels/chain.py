@@ -2,7 +2,8 @@
 
 Each step stores its intermediates with the default cache policy (`Spec.streaming` is False), since
 the next step reads them; intermediates are scratch of the chain. What backward reads of forward's
-intermediates is made, by forward's steps, when buffers are bound.
+intermediates is made, by forward's steps, when buffers are bound. The choice of a chain is that of
+its steps, `0.warps`, and of forward's steps, `before.0.warps`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from .dtypes import DType
 from .operation import DIRECTIONS, Chain, Direction, Operation, Step, Tensor
-from .spec import CannotPrepare, Launch, Prepared, Spec, Tensors
+from .spec import CannotPrepare, Choice, Launch, Prepared, Spec, Tensors
 
 if TYPE_CHECKING:
     import torch
 
     from .discovery import Catalogue, Implementation
+
+
+_BEFORE = "before."
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
         raise CannotPrepare(f"{spec.operation.name} names no {spec.direction} chain")
     parts = _parts(catalogue, unfused, spec, steps.steps(spec.direction))
     left = _left_by_forward(parts, spec) if spec.direction == "backward" else set()
-    before = _parts(catalogue, unfused, spec, steps.forward) if left else []
+    before = _parts(catalogue, unfused, spec, steps.forward, _BEFORE) if left else []
     scratch: dict[str, Tensor] = {}
     for part in parts:
         for tensor in (*part.io.operands.values(), *part.prepared.scratch):
@@ -138,12 +142,31 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
         bind=bind,
         scratch=tuple(scratch.values()),
         allocates=any(part.prepared.allocates for part in parts),
+        choice={**_choices(before, _BEFORE), **_choices(parts)},
         compile_seconds=_sum(part.prepared.compile_seconds for part in (*before, *parts)),
     )
 
 
+def _choices(parts: Sequence[_Part], prefix: str = "") -> Choice:
+    return {
+        f"{prefix}{index}.{key}": value
+        for index, part in enumerate(parts)
+        for key, value in part.prepared.choice.items()
+    }
+
+
+def _choice_of(whole: Choice | None, prefix: str) -> Choice | None:
+    """What `_choices` has put under `prefix`; None where there is nothing."""
+    found = {k.removeprefix(prefix): v for k, v in (whole or {}).items() if k.startswith(prefix)}
+    return found or None
+
+
 def _parts(
-    catalogue: Catalogue, unfused: Implementation, spec: Spec, steps: Sequence[Step]
+    catalogue: Catalogue,
+    unfused: Implementation,
+    spec: Spec,
+    steps: Sequence[Step],
+    prefix: str = "",
 ) -> list[_Part]:
     parts = []
     for index, step in enumerate(steps):
@@ -160,7 +183,7 @@ def _parts(
                 dtype=step.dtype or spec.dtype,
                 io=io,
                 variant="",
-                choice=None,
+                choice=_choice_of(spec.choice, f"{prefix}{index}."),
                 streaming=False,
             )
         )

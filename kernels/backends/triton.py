@@ -122,14 +122,13 @@ def choose(
 ) -> Prepared:
     """Prepare the configuration of this run: `spec.choice`, else the fastest here.
 
-    The first one is taken untimed where kernels are not built for a GPU, where nothing moves, and
-    in a chain: its steps have no record that could hold a choice for the other processes. One that
-    does not compile is left out. Raises CannotPrepare where none does.
+    The first one is taken untimed where kernels are not built for a GPU, and where nothing moves.
+    One that does not compile is left out. Raises CannotPrepare where none does.
     """
     if spec.choice:
         return _configured(spec, plan, spec.choice)
     moves = any(tensor.elements for tensor in spec.io.outputs)
-    if spec.toolchain is not None or not spec.streaming or not moves or not _gpu():
+    if spec.toolchain is not None or not moves or not _gpu():
         return _configured(spec, plan, configurations[0])
     able: list[Prepared] = []
     refused: list[CannotPrepare] = []

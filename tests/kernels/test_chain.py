@@ -60,6 +60,7 @@ class FakeBackend:
             scratch=self.scratch,
             allocates=name in self.allocating,
             in_place=self.in_place,
+            choice=spec.choice or {"made by": name},
             compile_seconds=self.compile_seconds,
         )
 
@@ -114,6 +115,19 @@ def test_steps_keep_their_intermediates_in_the_cache_and_choose_for_themselves(
         ("rms_norm", "backward"),
         ("add", "forward"),
     ]
+
+
+def test_a_chain_chooses_what_its_steps_choose_and_hands_it_back_to_them(
+    catalogue: Catalogue, prepare: Prepare
+) -> None:
+    backend = FakeBackend()
+    spec, first = prepare(backend, "forward")
+    assert first.choice == {"0.made by": "add", "1.made by": "rms_norm"}
+    unfused = catalogue.implementations(spec.operation, ["torch"])[-1]
+    chosen = {"0.block": 64, "1.block": 128, "1.warps": 4}
+    again = chain.prepare(catalogue, unfused, replace(spec, choice=chosen))
+    assert [one.choice for one in backend.specs[2:]] == [{"block": 64}, {"block": 128, "warps": 4}]
+    assert again.choice == chosen
 
 
 def test_intermediates_are_scratch_and_operands_are_not(prepare: Prepare) -> None:

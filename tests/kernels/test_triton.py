@@ -292,8 +292,6 @@ def test_the_fastest_configuration_is_chosen_once(monkeypatch: pytest.MonkeyPatc
     assert backend.choose(replace(one, choice={"warps": 4}), plan, configurations).choice == {
         "warps": 4
     }
-    in_a_chain = replace(one, streaming=False)
-    assert backend.choose(in_a_chain, plan, configurations[1:]).choice == {"warps": 4}
     assert timed == [4, 8]
     with pytest.raises(CannotPrepare, match="too small"):
         backend.choose(one, plan, configurations[:1])
