@@ -8,7 +8,7 @@ device under --store. The last line names the conclusion:
     inconclusive  neither can be said: contention, throttling, another driver, too much noise
     no-baseline   no clean run of this device to hold it to: commit the one just made
 
-Exit status: 1 for a failure, that of doctor or of the run where they ended the job, else 0. In
+Exit status: 1 for a failure, that of doctor or of a run that left nothing, else 0. In
 GitHub Actions the page, the outputs `conclusion`, `reason` and `run`, and a warning where nothing
 could be said are written as well.
 """
@@ -113,15 +113,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     device = ["--device", given.device]
     if status := membound("doctor", *device):
         return status
-    if status := membound("run", *device, "--out", str(given.out), *given.run):
-        return status
+    before = newest_run(given.out)
+    status = membound("run", *device, "--out", str(given.out), *given.run)
     run = newest_run(given.out)
-    if run is None:
-        print(f"no run under {given.out}", file=sys.stderr)
-        return 1
+    if run is None or run == before:
+        print(f"no new run under {given.out}", file=sys.stderr)
+        return status or 1
     _, page = told("report", str(run), "--markdown")
     say("GITHUB_STEP_SUMMARY", page)
     membound("report", str(run), "--output", str(given.out / "report.html"))
+    if status:  # a wrong result, or nothing that could be measured: the report has the reasons
+        return conclude("failure", f"membound run ended with {status}", run)
     return conclude(*gate(run, given.store, given.threshold), run)
 
 

@@ -188,6 +188,47 @@ def test_every_conclusion_is_told_to_the_job(
     assert f"**{conclusion}**: why" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
 
 
+@pytest.mark.parametrize(
+    ("status", "leaves", "ended", "conclusion"),
+    [(0, True, 0, "no-baseline"), (1, True, 1, "failure"), (4, True, 1, "failure"),
+     (4, False, 4, None), (0, False, 1, None)],
+)  # fmt: skip
+def test_whatever_a_run_leaves_is_reported(
+    runner: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    leaves: bool,
+    ended: int,
+    conclusion: str | None,
+) -> None:
+    """An older run below --out is not taken for this job's."""
+    out = tmp_path / "out"
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def left(stamp: str) -> None:
+        made = run(tmp_path / "made", processes(STEADY), env=environment(**DONE))
+        (out / "generated").mkdir(parents=True, exist_ok=True)
+        shutil.move(made, out / "generated" / f"{stamp}-0000000")
+
+    def membound(command: str, *arguments: str) -> int:
+        if command == "run" and leaves:
+            left("20260103T000000Z")
+        return status if command == "run" else 0
+
+    left("20260101T000000Z")
+    monkeypatch.setattr(runner, "membound", membound)
+    store = str(tmp_path / "store")
+    assert runner.main(["--out", str(out), "--store", store, "--device", "cpu"]) == ended
+    said = tmp_path / "GITHUB_OUTPUT"
+    assert said.exists() == (conclusion is not None)
+    if conclusion is not None:
+        assert f"conclusion={conclusion}\n" in said.read_text()
+        assert "20260103T000000Z" in said.read_text()
+        assert "Achieved bandwidth" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+
+
 @pytest.fixture
 def github(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """A server that takes check runs; what it was sent."""
@@ -266,6 +307,28 @@ def test_the_action_measures_somebody_elses_kernels_on_the_cpu(
     assert "no-baseline" in (tmp_path / "outputs").read_text()
     assert (tmp_path / "build" / "runner" / "report.html").exists()
     assert not (tmp_path / "run-as-shell").exists()
+
+
+def test_the_target_of_the_gpu_job_runs_on_the_cpu(tmp_path: Path) -> None:
+    """`make runner` as gpu.yml calls it: what is not reached in a second is skipped and said so."""
+    rest = "-- mix_0r1w --implementation cpu --processes 1 --time-limit 1s"
+    places = f"--out {tmp_path / 'out'} --store {tmp_path / 'store'}"
+    command = ["make", "runner", "SYSTEM=1", f"PYTHON={sys.executable}"]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB_", "MAKE"))}
+    summary = tmp_path / "summary"
+    done = subprocess.run(
+        [*command, f"RUNNER=--device cpu {places} {rest}"],
+        env=clean | {"GITHUB_STEP_SUMMARY": str(summary)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no-baseline" in done.stdout.splitlines()[-1]
+    assert "Achieved bandwidth" in summary.read_text()
+    assert (tmp_path / "out" / "report.html").exists()
 
 
 def test_a_baseline_is_committed_and_pushed(tmp_path: Path) -> None:
