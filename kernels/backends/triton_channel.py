@@ -1,9 +1,11 @@
-"""Batch normalization of NCHW images in Triton, alone or with relu behind it.
+"""Batch normalization of images in Triton, alone or with relu behind it.
 
-1. A plane is a row: one kernel leaves the moments of each (a mean and squared deviations per lane,
-   merged at its end), or backward's two sums; a small one merges the images of a channel in a fixed
-   order; the third reads the images again.
-2. What passes relu is decided by one subtraction and one fused multiply-add, the same in every
+1. NCHW: a plane is a row. One kernel leaves the moments of each (a mean and squared deviations per
+   lane, merged at its end), or backward's two sums; a small one merges the images of a channel in a
+   fixed order; the third reads the images again.
+2. NHWC: a pixel is a row and channels are columns. What is merged are shares of the rows
+   (triton_channel_last.py); the third kernel is the same.
+3. What passes relu is decided by one subtraction and one fused multiply-add, the same in every
    kernel.
 """
 
@@ -35,7 +37,7 @@ from .triton_rows import (
     warps_of,
 )
 
-_CHANNELS, _IMAGES = 32, 32  # tile of the kernel that merges
+_CHANNELS, _PARTS = 32, 32  # tile of the kernel that merges
 
 
 @triton.jit
@@ -74,31 +76,34 @@ def plane_moments(
 @triton.jit
 def merge_moments(
     means, deviations, running_mean, running_var, updated_mean, updated_var, mean, rstd,
-    IMAGES: tl.constexpr, CHANNELS: tl.constexpr, PIXELS: tl.constexpr,
+    PARTS: tl.constexpr, CHANNELS: tl.constexpr, SHARE: tl.constexpr, VALUES: tl.constexpr,
     EPS: tl.constexpr, MOMENTUM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Of parts of SHARE values of a channel, the last of which has what is left of VALUES."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = channel < CHANNELS
     total = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(0, IMAGES, ROWS):
-        image = start + tl.arange(0, ROWS)
-        mask = (image < IMAGES)[:, None] & there[None, :]
-        total += kept(means, image[:, None] * CHANNELS + channel[None, :], mask)
-    about = tl.sum(total, 0) / IMAGES
+    for start in range(0, PARTS, ROWS):
+        part = (start + tl.arange(0, ROWS)).to(tl.int64)
+        count = tl.minimum(VALUES - part * SHARE, SHARE).to(tl.float32)[:, None]
+        mask = (part < PARTS)[:, None] & there[None, :]
+        total += count * kept(means, part[:, None] * CHANNELS + channel[None, :], mask)
+    about = tl.sum(total, 0) / VALUES
     apart_sum = tl.zeros((ROWS, BLOCK), tl.float32)
     squares = tl.zeros((ROWS, BLOCK), tl.float32)
-    for start in range(0, IMAGES, ROWS):
-        image = start + tl.arange(0, ROWS)
-        mask = (image < IMAGES)[:, None] & there[None, :]
-        at = image[:, None] * CHANNELS + channel[None, :]
+    for start in range(0, PARTS, ROWS):
+        part = (start + tl.arange(0, ROWS)).to(tl.int64)
+        count = tl.minimum(VALUES - part * SHARE, SHARE).to(tl.float32)[:, None]
+        mask = (part < PARTS)[:, None] & there[None, :]
+        at = part[:, None] * CHANNELS + channel[None, :]
         apart = tl.where(mask, kept(means, at, mask) - about[None, :], 0.0)
-        apart_sum += apart
-        squares += kept(deviations, at, mask) + PIXELS * (apart * apart)
-    left = tl.sum(apart_sum, 0) / IMAGES
+        apart_sum += count * apart
+        squares += kept(deviations, at, mask) + count * (apart * apart)
+    left = tl.sum(apart_sum, 0) / VALUES
     own_mean = about + left
-    variance = tl.sum(squares, 0) / (IMAGES * PIXELS) - left * left
+    variance = tl.sum(squares, 0) / VALUES - left * left
     variance = tl.where(variance < 0.0, 0.0, variance)
-    unbiased = variance * (IMAGES * PIXELS / (IMAGES * PIXELS - 1))
+    unbiased = variance * (VALUES / (VALUES - 1))
     old_mean, old_var = kept(running_mean, channel, there), kept(running_var, channel, there)
     put(updated_mean, channel, (1.0 - MOMENTUM) * old_mean + MOMENTUM * own_mean, there, "")
     put(updated_var, channel, (1.0 - MOMENTUM) * old_var + MOMENTUM * unbiased, there, "")
@@ -112,10 +117,23 @@ def _pre(apart, scale, bias):
 
 
 @triton.jit
+def _of_channels(
+    values, row, column, M: tl.constexpr, N: tl.constexpr, CHANNELS: tl.constexpr,
+    LAST: tl.constexpr,
+):  # fmt: skip
+    """A value per channel, along a tile: rows are planes, or columns channels (LAST)."""
+    if LAST:
+        found = kept(values, column, column < N)[None, :]
+    else:
+        found = kept(values, row % CHANNELS, row < M)[:, None]
+    return found
+
+
+@triton.jit
 def normalize(
     x, weight, bias, mean, rstd, y,
-    M: tl.constexpr, N: tl.constexpr, CHANNELS: tl.constexpr, EPS: tl.constexpr,
-    RUNNING: tl.constexpr, RELU: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, CHANNELS: tl.constexpr, LAST: tl.constexpr,
+    EPS: tl.constexpr, RUNNING: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """With RUNNING `rstd` is a variance."""
@@ -125,20 +143,22 @@ def normalize(
     mask = (row < M)[:, None] & (column < N)[None, :]
     at = row[:, None] * N + column[None, :]
     value = once(x, at, mask)
-    channel = row % CHANNELS
-    r = kept(rstd, channel, row < M)
+    r = _of_channels(rstd, row, column, M, N, CHANNELS, LAST)
     if RUNNING:
         r = tl.rsqrt(r + EPS)
-    scale = r * kept(weight, channel, row < M)
-    apart = value - kept(mean, channel, row < M)[:, None]
-    pre = _pre(apart, scale[:, None], kept(bias, channel, row < M)[:, None])
+    scale = r * _of_channels(weight, row, column, M, N, CHANNELS, LAST)
+    apart = value - _of_channels(mean, row, column, M, N, CHANNELS, LAST)
+    pre = _pre(apart, scale, _of_channels(bias, row, column, M, N, CHANNELS, LAST))
     put(y, at, tl.where(pre < 0.0, 0.0, pre) if RELU else pre, mask, STORE)
 
 
 @triton.jit
-def _passed(d, apart, scale, bias, channel, there, RELU: tl.constexpr):
+def _passed(
+    d, apart, scale, bias, row, column, M: tl.constexpr, N: tl.constexpr,
+    CHANNELS: tl.constexpr, LAST: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
     if RELU:
-        pre = _pre(apart, scale, kept(bias, channel, there)[:, None])
+        pre = _pre(apart, scale, _of_channels(bias, row, column, M, N, CHANNELS, LAST))
         d = tl.where(pre <= 0.0, 0.0, d)
     return d
 
@@ -151,53 +171,55 @@ def plane_sums(
 ):  # fmt: skip
     """Of each plane the sums of g · xhat and of g."""
     row = tile_rows(ROWS)
-    channel, there = row % CHANNELS, row < M
-    middle = kept(mean, channel, there)[:, None]
-    r = kept(rstd, channel, there)[:, None]
-    scale = r * kept(weight, channel, there)[:, None]
+    middle = _of_channels(mean, row, row, M, N, CHANNELS, False)
+    r = _of_channels(rstd, row, row, M, N, CHANNELS, False)
+    scale = r * _of_channels(weight, row, row, M, N, CHANNELS, False)
     dot = tl.zeros((ROWS, BLOCK), tl.float32)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in range(0, N, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        mask = there[:, None] & (column < N)[None, :]
+        mask = (row < M)[:, None] & (column < N)[None, :]
         at = row[:, None] * N + column[None, :]
         apart = kept(x, at, mask) - middle
-        d = _passed(kept(dy, at, mask), apart, scale, bias, channel, there, RELU)
+        d = kept(dy, at, mask)
+        d = _passed(d, apart, scale, bias, row, row, M, N, CHANNELS, False, RELU)
         d = tl.where(mask, d, 0.0)
         dot += d * (apart * r)
         total += d
-    tl.store(projections + row, tl.sum(dot, 1), mask=there)
-    tl.store(sums + row, tl.sum(total, 1), mask=there)
+    tl.store(projections + row, tl.sum(dot, 1), mask=row < M)
+    tl.store(sums + row, tl.sum(total, 1), mask=row < M)
 
 
 @triton.jit
 def normalize_backward(
     dy, x, weight, bias, mean, rstd, dweight, dbias, dx,
-    M: tl.constexpr, N: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
-    RELU: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
+    M: tl.constexpr, N: tl.constexpr, CHANNELS: tl.constexpr, LAST: tl.constexpr,
+    VALUES: tl.constexpr, RELU: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     CHUNKS: tl.constexpr = (N + BLOCK - 1) // BLOCK  # noqa: N806
     row = (tl.program_id(0) // CHUNKS).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(0) % CHUNKS * BLOCK + tl.arange(0, BLOCK)
-    channel, there = row % CHANNELS, row < M
-    mask = there[:, None] & (column < N)[None, :]
+    mask = (row < M)[:, None] & (column < N)[None, :]
     at = row[:, None] * N + column[None, :]
-    r = kept(rstd, channel, there)[:, None]
-    scale = r * kept(weight, channel, there)[:, None]
-    apart = once(x, at, mask) - kept(mean, channel, there)[:, None]
-    d = _passed(once(dy, at, mask), apart, scale, bias, channel, there, RELU)
-    along = apart * r * (kept(dweight, channel, there) / VALUES)[:, None]
-    value = (d - (kept(dbias, channel, there) / VALUES)[:, None] - along) * scale
+    r = _of_channels(rstd, row, column, M, N, CHANNELS, LAST)
+    scale = r * _of_channels(weight, row, column, M, N, CHANNELS, LAST)
+    apart = once(x, at, mask) - _of_channels(mean, row, column, M, N, CHANNELS, LAST)
+    d = once(dy, at, mask)
+    d = _passed(d, apart, scale, bias, row, column, M, N, CHANNELS, LAST, RELU)
+    along = apart * r * (_of_channels(dweight, row, column, M, N, CHANNELS, LAST) / VALUES)
+    d -= _of_channels(dbias, row, column, M, N, CHANNELS, LAST) / VALUES
+    value = (d - along) * scale
     put(dx, at, value, mask, STORE)
 
 
-def inference(spec: Spec, eps: float, *, relu: bool = False) -> Prepared:
-    """Operands x, weight, bias, running_mean, running_var, y."""
-    pointers = {"mean": "running_mean", "rstd": "running_var"} | _same("x weight bias y")
+def inference(spec: Spec, eps: float, *, relu: bool = False, last: bool = False) -> Prepared:
+    """Operands x, weight, bias, running_mean, running_var, y. `last`: images are NHWC."""
+    pointers = {"mean": "running_mean", "rstd": "running_var"} | same("x weight bias y")
     constants = {"EPS": eps, "RUNNING": True, "RELU": relu}
 
     def plan(choice: Choice) -> Plan:
-        return Plan([_planes(spec, normalize, pointers, constants, choice)])
+        return Plan([over_images(spec, normalize, pointers, constants, choice, last=last)])
 
     return choose(spec, plan, CONFIGURATIONS)
 
@@ -206,24 +228,14 @@ def training(spec: Spec, eps: float, momentum: float, *, relu: bool = False) -> 
     """Operands as in inference, updated_mean, updated_var, mean, rstd."""
     images, channels, height, width = (int(spec.dims[name]) for name in spec.operation.dims)
     moments = ("means", "deviations")
-    merged = {
-        "IMAGES": images,
-        "CHANNELS": channels,
-        "PIXELS": height * width,
-        "EPS": eps,
-        "MOMENTUM": momentum,
-        "ROWS": _IMAGES,
-        "BLOCK": _CHANNELS,
-    }
-    names = "running_mean running_var updated_mean updated_var mean rstd means deviations"
-    merge = Kernel(merge_moments, _same(names), merged, (tiles(channels, _CHANNELS), 1, 1), 4)
+    merge = merging(spec, eps, momentum, images, height * width)
     constants = {"EPS": eps, "RUNNING": False, "RELU": relu}
-    last = _same("x weight bias mean rstd y")
+    last = same("x weight bias mean rstd y")
 
     def plan(choice: Choice) -> Plan:
-        first = _planes(spec, plane_moments, _same("x means deviations"), {}, choice, whole=True)
-        kernels = [first, merge, _planes(spec, normalize, last, constants, choice)]
-        return Plan(kernels, _scratch(moments, images * channels))
+        first = over_images(spec, plane_moments, same("x means deviations"), {}, choice, whole=True)
+        kernels = [first, merge, over_images(spec, normalize, last, constants, choice)]
+        return Plan(kernels, scratch(moments, images * channels))
 
     return choose(spec, plan, CONFIGURATIONS)
 
@@ -231,26 +243,44 @@ def training(spec: Spec, eps: float, momentum: float, *, relu: bool = False) -> 
 def backward(spec: Spec, *, relu: bool = False) -> Prepared:
     """Operands dy, x, weight, mean, rstd, dx, dweight, dbias; bias where there is a relu."""
     images, channels, height, width = (int(spec.dims[name]) for name in spec.operation.dims)
-    given = _same("dy x weight mean rstd" + (" bias" if relu else ""))
+    given = same("dy x weight mean rstd" + (" bias" if relu else ""))
     constants: dict[str, Any] = {"RELU": relu, "VALUES": images * height * width}
     constants |= {} if relu else {"bias": None}
     partials = {"projections": "dweight", "sums": "dbias"}
 
     def plan(choice: Choice) -> Plan:
-        first = _planes(
-            spec, plane_sums, given | _same("projections sums"), constants, choice, whole=True
+        first = over_images(
+            spec, plane_sums, given | same("projections sums"), constants, choice, whole=True
         )
         total = sum_of_partials(spec, partials, images, channels)
-        last = given | _same("dweight dbias dx")
+        last = given | same("dweight dbias dx")
         return Plan(
-            [first, total, _planes(spec, normalize_backward, last, constants, choice)],
-            _scratch(tuple(partials), images * channels),
+            [first, total, over_images(spec, normalize_backward, last, constants, choice)],
+            scratch(tuple(partials), images * channels),
         )
 
     return choose(spec, plan, CONFIGURATIONS)
 
 
-def _planes(
+def merging(spec: Spec, eps: float, momentum: float, parts: int, share: int) -> Kernel:
+    """The launch that merges `means` and `deviations` of parts of `share` values each."""
+    images, channels, height, width = (int(spec.dims[name]) for name in spec.operation.dims)
+    constants = {
+        "PARTS": parts,
+        "CHANNELS": channels,
+        "SHARE": share,
+        "VALUES": images * height * width,
+        "EPS": eps,
+        "MOMENTUM": momentum,
+        "ROWS": _PARTS,
+        "BLOCK": _CHANNELS,
+    }
+    names = "running_mean running_var updated_mean updated_var mean rstd means deviations"
+    grid = (tiles(channels, _CHANNELS), 1, 1)
+    return Kernel(merge_moments, same(names), constants, grid, 4)
+
+
+def over_images(
     spec: Spec,
     function: Any,
     pointers: Mapping[str, str],
@@ -258,22 +288,28 @@ def _planes(
     choice: Choice,
     *,
     whole: bool = False,
+    last: bool = False,
 ) -> Kernel:
-    """A launch over planes; `whole`: a program walks its planes, else it has a part of each."""
+    """A launch over rows: planes, or pixels where channels are last.
+
+    whole: a program walks its rows, else it has a part of each.
+    """
     images, channels, height, width = (int(spec.dims[name]) for name in spec.operation.dims)
-    planes, pixels = images * channels, height * width
-    block = min(power_of_two(pixels), CHUNK)
+    rows, columns = images * channels, height * width
+    if last:
+        rows, columns = images * height * width, channels
+    block = min(power_of_two(columns), CHUNK)
     per_tile = rows_per_tile(block, choice)
-    programs = tiles(planes, per_tile) * (1 if whole else tiles(pixels, block))
-    sizes = {"M": planes, "N": pixels, "CHANNELS": channels, "ROWS": per_tile, "BLOCK": block}
-    known: dict[str, Any] = {**sizes, "STORE": store(spec), **constants}
+    programs = tiles(rows, per_tile) * (1 if whole else tiles(columns, block))
+    sizes = {"M": rows, "N": columns, "CHANNELS": channels, "ROWS": per_tile, "BLOCK": block}
+    known: dict[str, Any] = {**sizes, "LAST": last, "STORE": store(spec), **constants}
     taken = {name: known[name] for name in function.arg_names if name in known}
     return Kernel(function, pointers, taken, (programs, 1, 1), warps_of(per_tile * block, choice))
 
 
-def _same(names: str) -> dict[str, str]:
+def same(names: str) -> dict[str, str]:
     return {name: name for name in names.split()}
 
 
-def _scratch(names: Sequence[str], planes: int) -> list[Tensor]:
+def scratch(names: Sequence[str], planes: int) -> list[Tensor]:
     return [Tensor(name, (planes,), float32) for name in names]

@@ -1,18 +1,17 @@
-"""Batch normalization of NCHW images in Triton."""
+"""Batch normalization in Triton."""
 
 from __future__ import annotations
 
-from ..backends.triton_channel import backward, inference, training
+from ..backends import triton_channel, triton_channel_last
 from ..spec import Prepared, Spec
 from .batch_norm import EPS, MOMENTUM
 
-_PLANES = "of NCHW images alone"
-LACKS = {"batch_norm_inference_nhwc": _PLANES, "batch_norm_nhwc": _PLANES}
-
 
 def prepare(direction: str, spec: Spec) -> Prepared:
+    last = spec.operation.name.endswith("nhwc")
+    if "inference" in spec.operation.name:
+        return triton_channel.inference(spec, EPS, last=last)
+    channel = triton_channel_last if last else triton_channel
     if direction == "backward":
-        return backward(spec)
-    if spec.operation.name == "batch_norm_inference":
-        return inference(spec, EPS)
-    return training(spec, EPS, MOMENTUM)
+        return channel.backward(spec)
+    return channel.training(spec, EPS, MOMENTUM)
