@@ -35,6 +35,7 @@ from .bench.options import (
     Timer,
 )
 from .endings import fail, usage_errors
+from .endings import run as run_program
 
 app = typer.Typer(
     help=(
@@ -98,8 +99,10 @@ def run(
     implementation: Implementation = None,
     dtype: DTypes = None,
     cache: Annotated[str | None, typer.Option(help="cold, steady, or both: a,b.")] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Fresh worker processes.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Fresh worker processes.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the inputs.")] = 0,
     out: Annotated[Path, typer.Option(help="Where results/ is.")] = Path("results"),
     time_limit: Annotated[
         str | None, typer.Option(help="90s, 10m, 1h: cases not reached are recorded as skipped.")
@@ -268,7 +271,7 @@ def ab(
         str, typer.Option(help="90s, 10m, 1h: what is undecided then is ambiguous.")
     ] = "10m",
     restarts: Annotated[
-        int, typer.Option(min=2, help="Fresh pairs of processes before the first look.")
+        int, typer.Option(min=2, max=1000, help="Fresh pairs of processes before the first look.")
     ] = 5,
     strict: Strict = False,
     allow_missing: AllowMissing = False,
@@ -370,12 +373,12 @@ def _colorful() -> bool:
 
 def _write(path: Path, text: str) -> None:
     from .results.checked import printable
-    from .results.store import store_error
+    from .results.store import StoreError
 
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise store_error(error, path) from error
+        raise StoreError(f"{path} cannot be written: {error.strerror}") from error
     typer.echo(f"wrote {printable(str(path))}")
 
 
@@ -386,7 +389,7 @@ def _print_json(value: object) -> None:
 def main() -> None:
     # To be asked to end is to be interrupted: whatever was started or checked out is cleaned up.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    app()
+    run_program(app)
 
 
 if __name__ == "__main__":

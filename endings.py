@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import NoReturn
 
 import typer
@@ -14,6 +17,24 @@ def fail(message: str, code: int) -> NoReturn:
 
     typer.echo(f"membound: {printable(message)}", err=True)
     raise typer.Exit(code)
+
+
+def run(app: Callable[[], object]) -> None:
+    """Run the program; output that cannot be written is one line, and characters that a terminal
+    lacks are replaced."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is flushed later
+        what = error.filename or "standard output"
+        typer.echo(f"membound: {what}: {error.strerror or error}", err=True)
+        sys.exit(2)
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from membound.cli import app
@@ -54,6 +56,11 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--kernels", "nowhere"], 2, "nowhere: no such folder of operations"),
         (["run", "--device", "cpu", "--timer", "events"], 2, "no timer 'events'"),
         (["run", "--peak", "-3"], 2, "peak"),
+        (
+            ["report", "results", "-o", "no/such.md"],
+            2,
+            "no/such.md cannot be written: No such file",
+        ),
         (["report", "nowhere"], 2, "nowhere does not exist"),
         (["compare", "a", "b", "--threshold", "much"], 2, "'much' is not a share"),
         (["gate", "a", "b", "c"], 2, "gate takes [BASELINE] CURRENT"),
@@ -92,6 +99,34 @@ def test_doctor_of_a_gpu_that_is_not_there_says_what_is_measured_instead() -> No
     by_default = invoke("doctor")
     assert by_default.exit_code == 0
     assert "the CPU is measured instead" in by_default.output
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["report"], ["list", "copy", "--device", "cpu"]])
+def test_output_that_is_full_is_one_line(arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = program(*arguments, stdout=full)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "membound: standard output: No space left on device"
+
+
+def test_a_terminal_without_unicode_is_no_end() -> None:
+    done = program("report", stdout=subprocess.PIPE, PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "Achieved bandwidth" in done.stdout and "?100" in done.stdout
+
+
+def program(*arguments: str, stdout: Any, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The program as a user starts it, over the committed runs."""
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "membound.cli", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        encoding="latin-1",
+        env=os.environ | environ,
+        cwd=Path(__file__).parents[1],
+        check=False,
+    )
 
 
 def test_doctor_says_what_it_knows() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...results.checked import printable
 from ...results.reading import read_run
-from ...results.store import store_error
+from ...results.store import StoreError
 from ..loading import read
 from ..script import DAMAGED, complaints, rendered
 from ..tables import Table, bandwidth_tables, fusion_tables
@@ -78,7 +78,7 @@ def _figures(found: Iterable[Section], folder: Path | None) -> dict[str, str]:
             (folder / f"{name}.svg").write_text(text, encoding="utf-8")
             (folder / f"{name}.png").write_bytes(png(text))
     except OSError as error:
-        raise store_error(error, folder) from error
+        raise StoreError(f"{folder} cannot be written: {error.strerror}") from error
     return drawn
 
 
