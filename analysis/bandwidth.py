@@ -33,6 +33,7 @@ class Achieved:
     direction: str
     implementation: str
     variant: str
+    ladder_step: int | None
     dtype: str
     shape: str
     cache: str
@@ -60,6 +61,11 @@ class Achieved:
     ranked: bool
     verdict: str
     why: str
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step of a kernel ladder that leads to the default form."""
+        return self.ladder_step is not None and self.variant != ""
 
     @property
     def form(self) -> str:
@@ -138,6 +144,7 @@ _SAME = (
     "direction",
     "implementation",
     "variant",
+    "ladder_step",
     "dtype",
     "shape",
     "cache",

@@ -32,6 +32,7 @@ class Case:
     direction: str
     implementation: str
     variant: str
+    ladder_step: int | None
     dtype: str
     shape: str
     cache: str
@@ -69,6 +70,11 @@ class Case:
     @property
     def read_share(self) -> float | None:
         return self.bytes_read / self.traffic if self.traffic else None
+
+    @property
+    def is_step(self) -> bool:
+        """Whether it is a step of a kernel ladder that leads to the default form."""
+        return self.ladder_step is not None and self.variant != ""
 
     @property
     def form(self) -> str:
@@ -130,6 +136,7 @@ _COPIED = (
     "direction",
     "implementation",
     "variant",
+    "ladder_step",
     "dtype",
     "shape",
     "cache",

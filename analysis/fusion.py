@@ -58,7 +58,7 @@ def gains(found: Sequence[Case]) -> list[Gain]:
     by_key = {(_site(case), case.implementation, case.variant): case for case in found}
     made = []
     for case in found:
-        if not case.unfused_bytes or not case.traffic or case.variant == UNFUSED:
+        if not case.unfused_bytes or not case.traffic or case.variant == UNFUSED or case.is_step:
             continue
         partners = dict.fromkeys([(case.implementation, UNFUSED), _torch(case, by_key)])
         partners.pop((case.implementation, case.variant), None)

@@ -185,13 +185,15 @@ def check_names(catalogue: Catalogue, selection: Selection) -> None:
     for name in selection.implementations:
         backend, _, variant = name.partition(":")
         known = set(BACKENDS)
-        if variant and backend in known:
+        if variant:
             known |= {
                 implementation.label
                 for operation in catalogue.operations.values()
-                for implementation in catalogue.implementations(operation, [backend])
+                for implementation in catalogue.implementations(
+                    operation, fnmatch.filter(BACKENDS, backend)
+                )
             }
-        if name not in known:
+        if not fnmatch.filter(known, name):
             raise UnknownName(unknown("implementation", name, known))
 
 
@@ -318,8 +320,8 @@ def wrong_device(backend: str, target: Target) -> str | None:
 def _backends(selection: Selection, target: Target) -> list[str]:
     """Backends whose files are worth importing: those named, else those of this device."""
     if selection.implementations:
-        named = {label.partition(":")[0] for label in selection.implementations}
-        return [backend for backend in BACKENDS if backend in named]
+        named = [label.partition(":")[0] for label in selection.implementations]
+        return [b for b in BACKENDS if any(fnmatch.fnmatchcase(b, name) for name in named)]
     return [backend for backend in BACKENDS if wrong_device(backend, target) is None]
 
 
@@ -327,10 +329,10 @@ def _wanted(
     implementation: Implementation, selection: Selection, preset: Preset, target: Target
 ) -> bool:
     if selection.implementations:
-        label, backend = implementation.label, implementation.backend
+        label, patterns = implementation.label, selection.implementations
         default = implementation.variant in {"", *implementation.operation.chains}
-        return label in selection.implementations or (
-            backend in selection.implementations and default
+        return any(fnmatch.fnmatchcase(label, pattern) for pattern in patterns) or (
+            implementation.backend in patterns and default
         )
     chained = implementation.variant in implementation.operation.chains
     if implementation.variant and not chained and not preset.variants:

@@ -36,6 +36,6 @@ AllowMissing = Annotated[
 ]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold runs.")]
 Implementation = Annotated[
-    str | None, typer.Option(help="cuda, torch, cuda:unfused, …; several: a,b.")
+    str | None, typer.Option(help="cuda, torch, cuda:unfused, 'cuda:*'; several: a,b.")
 ]
 DTypes = Annotated[str | None, typer.Option(help="float32, float16, bfloat16; several: a,b.")]

@@ -60,6 +60,8 @@ def blank(
     dtype = DTYPES[item.dtype]
     io = io_of(operation, item)
     backend, _, variant = label.partition(":")
+    found = implementation_of(catalogue, operation, label)
+    ladder = found.ladder if found else None
     return Record(
         schema=SCHEMA,
         case=case_name(item, label, cache),
@@ -68,6 +70,7 @@ def blank(
         direction=item.direction,
         implementation=backend,
         variant=variant,
+        ladder_step=ladder.step(item.direction, variant) if ladder else None,
         dtype=item.dtype,
         shape=item.dims,
         cache=cache,
@@ -80,7 +83,7 @@ def blank(
         schedule_bytes=io.schedule_bytes,
         unfused_bytes=_unfused(catalogue, operation, item.direction, item.dims, dtype),
         flops=io.flops,
-        source_hash=_source_hash(catalogue, operation, label),
+        source_hash=found.source_hash() if found else "",
         started_at=now(),
     )
 
@@ -102,11 +105,6 @@ def implementation_of(
 ) -> Implementation | None:
     found = catalogue.implementations(operation, [label.partition(":")[0]])
     return next((i for i in found if i.label == label), None)
-
-
-def _source_hash(catalogue: Catalogue, operation: Operation, label: str) -> str:
-    implementation = implementation_of(catalogue, operation, label)
-    return implementation.source_hash() if implementation else ""
 
 
 def _unfused(

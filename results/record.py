@@ -44,6 +44,7 @@ class Record(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=Fa
     direction: Literal["forward", "backward"]
     implementation: Name  # cuda, cupy, numba, triton, torch, compile, cpu, memcpy, …
     variant: str  # "" is the default form; "unfused", "naive", … a named one
+    ladder_step: Positive | None = None  # of a kernel ladder, whose last is the default form
     dtype: Name
     shape: dict[Name, Count]
     cache: Cache

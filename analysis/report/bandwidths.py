@@ -1,22 +1,22 @@
-"""Achieved bandwidth as bars: every layer, the steps of kernel ladders, devices side by side."""
+"""Achieved bandwidth as bars: every layer, devices side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import islice
 from statistics import median
+from typing import TypeVar
 
 from ..bandwidth import Achieved
 from ..figures.bars import Bar, bars
 from ..figures.figure import Figure
-from ..fusion import UNFUSED
 from ..tables import DASH, Table, number, percent, plus_minus, short
 from ..verdict import MEMORY_SHARE
 from .answer import spread
 from .section import Folded, Heading, Part, Section
 from .told import DOUBTFUL, SHOWN, Told, best, counted, layers, plural
+
+Row = TypeVar("Row")
 
 MOST_BARS = 48
 """More are spread over several figures."""
@@ -48,7 +48,7 @@ def bar(row: Achieved, group: str, label: str) -> Bar:
 
 def bandwidth_figures(told: Told, stem: str, most: int) -> list[Part]:
     """Implementations of every layer, at one site each, over `most` figures at most."""
-    parts = list(_packed([some for some in layers(told.rows).values() if some]))
+    parts = list(packed([some for some in layers(told.rows).values() if some]))
     drawn: list[Part] = [
         _bandwidth_figure(some, f"{stem}bandwidth-{number_}", _of(number_, len(parts)), told.forms)
         for number_, some in enumerate(parts[:most], 1)
@@ -61,8 +61,9 @@ def _of(part: int, parts: int) -> str:
     return "" if parts == 1 else f" ({part} of {parts})"
 
 
-def _packed(groups: Sequence[list[Achieved]]) -> Iterator[list[list[Achieved]]]:
-    page: list[list[Achieved]] = []
+def packed(groups: Sequence[Sequence[Row]]) -> Iterator[list[Sequence[Row]]]:
+    """Groups that go into one figure."""
+    page: list[Sequence[Row]] = []
     for group in groups:
         if page and sum(map(len, page)) + len(group) > MOST_BARS:
             yield page
@@ -73,13 +74,13 @@ def _packed(groups: Sequence[list[Achieved]]) -> Iterator[list[list[Achieved]]]:
 
 
 def _bandwidth_figure(
-    groups: Sequence[list[Achieved]], name: str, part: str, forms: Sequence[str]
+    groups: Sequence[Sequence[Achieved]], name: str, part: str, forms: Sequence[str]
 ) -> Figure:
     rows = [row for group in groups for row in group]
     peak = next((row.peak_gb_per_s for row in rows if row.peak_gb_per_s), None)
     families = dict.fromkeys(row.family for row in rows)
     drawn = [
-        bar(row, f"{row.operation} {short(row.direction)}  {_site(group[0])}", row.form)
+        bar(row, f"{row.operation} {short(row.direction)}  {site(group[0])}", row.form)
         for group in groups
         for row in group
     ]
@@ -96,7 +97,8 @@ def _bandwidth_figure(
     )
 
 
-def _site(row: Achieved) -> str:
+def site(row: Achieved) -> str:
+    """Where a layer was measured: `bf16 8192x4096 cold`."""
     return f"{short(row.dtype)} {row.shape} {row.cache}"
 
 
@@ -112,59 +114,6 @@ def _concluded(groups: Sequence[Sequence[Achieved]]) -> str:
         f"The fastest implementations reach {spread(shares)} of the measured ceiling; "
         f"{near} of {plural(len(groups), 'layer')} reach {100 * MEMORY_SHARE:.0f} % of it.{gaps}"
     )
-
-
-def ladders(all_told: Sequence[Told]) -> Section:
-    """Named variants of one implementation beside its default form."""
-    parts: list[Part] = []
-    for told, stem in stems(all_told):
-        steps = [
-            some
-            for form in dict.fromkeys(row.implementation for row in told.rows)
-            for some in layers(told.rows, partial(_step, form)).values()
-            if len({row.variant for row in some}) > 1
-        ]
-        if not steps:
-            continue
-        parts += headed(all_told, told)
-        for number_, page in enumerate(islice(_packed(steps), MOST_FIGURES // 2), 1):
-            parts.append(_ladder_figure(page, f"{stem}ladders-{number_}"))
-        parts.append(Folded(_ladder_table(steps)))
-    return Section("Kernel ladders: the same kernel, step by step", parts)
-
-
-def _step(implementation: str, row: Achieved) -> bool:
-    return row.implementation == implementation and row.variant != UNFUSED
-
-
-def _ladder_figure(groups: Sequence[list[Achieved]], name: str) -> Figure:
-    drawn = [
-        bar(row, f"{row.operation} {short(row.direction)} {row.implementation}  {_site(row)}",
-            row.variant or "default")
-        for group in groups
-        for row in group
-    ]  # fmt: skip
-    rates = [[row.gb_per_s for row in group if row.gb_per_s] for group in groups]
-    ratios = [max(some) / min(some) for some in rates if len(some) > 1]
-    gained = f"{number(median(ratios))}x at the median" if ratios else "unknown"
-    return Figure(
-        name,
-        "Kernel ladders",
-        f"GB/s of every step of {plural(len(groups), 'kernel')}, the fastest first.",
-        f"From the slowest step to the fastest is {gained}.",
-        lambda: bars(drawn, "GB/s (1e9 bytes per second)"),
-    )
-
-
-def _ladder_table(groups: Sequence[Sequence[Achieved]]) -> Table:
-    cells = [
-        [row.operation, short(row.direction), row.form, short(row.dtype), row.shape,
-         number(row.gb_per_s), row.verdict]
-        for group in groups
-        for row in group
-    ]  # fmt: skip
-    columns = ["operation", "dir", "implementation", "type", "shape", "GB/s", "verdict"]
-    return Table("Steps of kernel ladders", columns, cells, frozenset(["GB/s"]))
 
 
 def devices(all_told: Sequence[Told]) -> Section:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..tables import Table, bandwidth_tables
-from . import bandwidths, noise, ratios, sizes, versus
+from . import bandwidths, ladders, noise, ratios, sizes, versus
 from .answer import answer
 from .head import failures, head, judged, warnings
 from .method import method
@@ -19,7 +19,7 @@ _WHERE_MEASURED: Sequence[Callable[[Sequence[Told]], Section]] = (
     ratios.types,
     ratios.directions,
     versus.versus,
-    bandwidths.ladders,
+    ladders.ladders,
     bandwidths.devices,
     noise.noise,
 )

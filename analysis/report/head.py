@@ -86,7 +86,11 @@ def _ceilings(points: Sequence[Ceiling]) -> str:
 
 
 def judged(rows: Sequence[Achieved]) -> Table | None:
-    """Every verdict that is neither good nor a failure, with its count and first reasons."""
+    """Every verdict that is neither good nor a failure, with its count and first reasons.
+
+    Steps of kernel ladders are left out: what is before the default form is meant to fall short.
+    """
+    rows = [row for row in rows if not row.is_step]
     count = Counter(row.verdict for row in rows)
     cells = []
     for verdict, meaning in MEANING.items():

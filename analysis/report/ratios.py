@@ -134,7 +134,7 @@ def savings(rows: Sequence[Achieved]) -> Iterator[Saving]:
     """Each ranked case of a smaller type beside the float32 one of the same columns."""
     by_key: dict[tuple[str, ...], dict[str, Achieved]] = {}
     for row in rows:
-        if row.ranked and row.median_seconds and _rows(row):
+        if row.ranked and row.median_seconds and _rows(row) and not row.is_step:
             key = (row.operation, row.direction, row.form, row.cache, _columns(row))
             sizes = by_key.setdefault(key, {})
             if row.dtype not in sizes or row.traffic_bytes > sizes[row.dtype].traffic_bytes:

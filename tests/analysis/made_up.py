@@ -22,6 +22,8 @@ LAYERS = (
     ("add_rms_norm", "fused"),
 )
 BYTES = {"float32": 4, "bfloat16": 2, "float8": 1}
+STEPS = ("naive", "vector", "registers")
+"""Of a kernel ladder, whose last step is the default form."""
 COLUMNS = 8192
 
 
@@ -93,6 +95,8 @@ class MadeUp:
                 1.0,
             )
             return
+        climbed = operation == "rms_norm" and form == "cuda"
+        fixed |= {"ladder_step": len(STEPS) + 1} if climbed else {}
         for dtype in BYTES if form == "cuda" else ("bfloat16",):
             yield from self._records(fixed | {"dtype": dtype}, 1 << 31, part)
         if operation in ("silu", "rms_norm") and form in ("cuda", "torch"):
@@ -100,10 +104,9 @@ class MadeUp:
                 inside = 3.0 if traffic < 32 * MIB and cache == "steady" else 1.0
                 some = fixed | {"dtype": "bfloat16", "cache": cache, "footprint_bytes": 4 * traffic}
                 yield from self._records(some, traffic, part * inside)
-        if operation == "rms_norm" and form == "cuda":
-            for step, variant in enumerate(("naive", "vector", "two-pass")):
-                some = fixed | {"dtype": "bfloat16", "variant": variant}
-                yield from self._records(some, 1 << 31, part * (0.4 + 0.2 * step))
+        for step, variant in enumerate(STEPS if climbed else ()):
+            some = fixed | {"dtype": "bfloat16", "variant": variant, "ladder_step": step + 1}
+            yield from self._records(some, 1 << 31, part * (0.4 + 0.2 * step))
         if family == "fused":
             chain = fixed | {"dtype": "bfloat16", "variant": "unfused"}
             yield from self._records(chain, 1 << 31, part / 1.35)
