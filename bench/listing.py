@@ -87,7 +87,8 @@ def _chain(implementation: Implementation, direction: str) -> list[str]:
     if not chains:
         return []
     chosen = chains.get(implementation.variant) or next(iter(chains.values()))
-    return [step.operation for step in chosen.steps(direction)]
+    dtype = implementation.operation.dtypes[0]
+    return [step.operation for step in chosen.steps(direction, dtype)]
 
 
 def matrix(found: Sequence[Entry]) -> tuple[list[str], list[tuple[str, str, int, list[str]]]]:

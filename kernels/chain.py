@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .dtypes import DType
+from .backends.torch import on
+from .dtypes import DTYPES, DType
 from .operation import DIRECTIONS, Chain, Direction, Operation, Step, Tensor
 from .spec import CannotPrepare, Choice, Launch, Prepared, Spec, Tensors
 
@@ -57,8 +58,9 @@ def faults(operations: Mapping[str, Operation], operation: Operation) -> Iterato
             fused = operation.directions(shape.dims, dtype).get(direction)
             known = {tensor.name for tensor in fused.reads} if fused else set()
             if direction == "backward":
+                known |= steps.kept.keys()
                 known |= _made_by_forward(operations, operation, steps, shape.dims, dtype, known)
-            for step in steps.steps(direction):
+            for step in steps.steps(direction, dtype):
                 where = f"chain {variant!r} of {operation.name}, step {step.operation}"
                 if step.operation not in operations:
                     yield f"{where}: no such operation"
@@ -80,7 +82,7 @@ def faults(operations: Mapping[str, Operation], operation: Operation) -> Iterato
                     if step.operands.get(tensor.name) not in known:
                         yield f"{where}: nothing before it makes its {tensor.name}"
                 known |= {step.operands[t.name] for t in io.outputs if t.name in step.operands}
-            for tensor in fused.writes if fused and steps.steps(direction) else ():
+            for tensor in fused.writes if fused and steps.steps(direction, dtype) else ():
                 if tensor.name not in known:
                     yield f"chain {variant!r} of {operation.name}: no step writes {tensor.name}"
 
@@ -89,7 +91,7 @@ def refuses(
     catalogue: Catalogue, unfused: Implementation, direction: str, dtype: str
 ) -> str | None:
     """The first step that cannot run, named with its reason."""
-    steps = unfused.operation.chains[unfused.variant].steps(direction)
+    steps = unfused.operation.chains[unfused.variant].steps(direction, DTYPES[dtype])
     if not steps:
         return f"{unfused.operation.name} names no {direction} chain"
     for step in steps:
@@ -112,7 +114,7 @@ def traffic(
 ) -> int | None:
     """Bytes the steps of a chain move one after the other, by their schedules where they re-read;
     None where it has no such direction."""
-    steps = operation.chains[variant].steps(direction)
+    steps = operation.chains[variant].steps(direction, dtype)
     if not steps:
         return None
     return sum(_step_io(operations, step, dims, dtype)[1].scheduled for step in steps)
@@ -121,11 +123,14 @@ def traffic(
 def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepared:
     """Prepare every step in order. Raises CannotPrepare naming the step that cannot."""
     steps = spec.operation.chains[spec.variant]
-    if not steps.steps(spec.direction):
+    own = steps.steps(spec.direction, spec.dtype)
+    if not own:
         raise CannotPrepare(f"{spec.operation.name} names no {spec.direction} chain")
-    parts = _parts(catalogue, unfused, spec, steps.steps(spec.direction))
+    parts = _parts(catalogue, unfused, spec, own)
     left = _left_by_forward(parts, spec) if spec.direction == "backward" else set()
-    before = _parts(catalogue, unfused, spec, steps.forward, _BEFORE) if left else []
+    rerun = steps.steps("forward", spec.dtype) if left - steps.kept.keys() else ()
+    before = _parts(catalogue, unfused, spec, rerun, _BEFORE)
+    kept = {name: keep for name, keep in steps.kept.items() if name in left}
     scratch: dict[str, Tensor] = {}
     for part in parts:
         for tensor in (*part.io.operands.values(), *part.prepared.scratch):
@@ -136,6 +141,9 @@ def prepare(catalogue: Catalogue, unfused: Implementation, spec: Spec) -> Prepar
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         made = _run_forward(before, tensors, stream)
+        if kept:
+            with on(stream):
+                made |= {name: keep(tensors) for name, keep in kept.items()}
         return _bind(parts, spec.io, {**tensors, **{name: made[name] for name in left}}, stream)
 
     return Prepared(
@@ -269,8 +277,9 @@ def _sum(seconds: Iterable[float | None]) -> float | None:
 
 
 def _all_steps(operation: Operation, variant: str) -> Iterator[Step]:
-    steps = operation.chains[variant]
-    yield from (*steps.forward, *steps.backward)
+    for dtype in operation.dtypes:
+        for direction in DIRECTIONS:
+            yield from operation.chains[variant].steps(direction, dtype)
 
 
 def _made_by_forward(
@@ -286,7 +295,7 @@ def _made_by_forward(
     if not {tensor.name for tensor in forward.reads} <= given | steps.idle:
         return set()
     made = set[str]()
-    for step in steps.forward:
+    for step in steps.steps("forward", dtype):
         if step.operation in operations:
             io = _step_io(operations, step, dims, dtype)[1]
             made |= {step.operands[t.name] for t in io.outputs if t.name in step.operands}

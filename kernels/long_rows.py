@@ -8,6 +8,7 @@ record of a measurement has what it says.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .operation import Direction, Tensor
@@ -28,14 +29,17 @@ LONGEST = LONGEST_OF_BLOCK // _STEP * _STEP * max(map(blocks_per_cluster, _SMS))
 """Bytes of a row that a cluster keeps on that device."""
 
 
-def reread(direction: Direction, *again: Tensor, longest: int = LONGEST) -> Direction:
+def reread(
+    direction: Direction, *again: Tensor, longest: int = LONGEST, beside: Sequence[Tensor] = ()
+) -> Direction:
     """`direction` with its schedule where rows of `again`, together, exceed `longest` bytes.
 
-    Each of `again` is then read twice: once for the statistics of its row, once to be rewritten.
+    Each of `again` is then read twice: once for the statistics of its row, once to be rewritten;
+    so is what is read `beside` them, and would not wait with them.
     """
     if sum(tensor.dtype.nbytes(tensor.shape[-1]) for tensor in again) <= longest:
         return direction
-    bytes_ = direction.traffic + sum(tensor.traffic for tensor in again)
+    bytes_ = direction.traffic + sum(tensor.traffic for tensor in (*again, *beside))
     return replace(direction, schedule_bytes=bytes_)
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from .dtypes import DType
+from .dtypes import DType, float32
 from .shapes import Shape
 
 if TYPE_CHECKING:
@@ -194,14 +194,41 @@ class Chain:
     Backward steps may read what forward steps make, as layers that run apart keep it; it is made
     when buffers are bound, from what both directions read.
     idle: what forward reads beside that, on which nothing that backward reads depends: it is zero.
+    kept: what layers that run apart keep for backward where the fused one keeps another form, made
+        of what backward reads when buffers are bound.
+    widened, narrowed: what the steps read, and write, in float32: where the fused operation has it
+        in another dtype, it is cast by steps of their own.
     """
 
     forward: Sequence[Step]
     backward: Sequence[Step] = ()
     idle: frozenset[str] = frozenset()
+    kept: Mapping[str, Keep] = field(default_factory=dict)
+    widened: Sequence[str] = ()
+    narrowed: Sequence[str] = ()
 
-    def steps(self, direction: str) -> Sequence[Step]:
-        return self.forward if direction == "forward" else self.backward
+    def steps(self, direction: str, dtype: DType) -> Sequence[Step]:
+        """Those of a direction, where the fused operation runs in `dtype`."""
+        steps = self.forward if direction == "forward" else self.backward
+        if dtype == float32 or not (self.widened or self.narrowed):
+            return steps
+        named = {name for step in steps for name in step.operands.values()}
+        wide = {name: f"wide {name}" for name in (*self.widened, *self.narrowed)}
+        before = (n for n in self.widened if n in named)
+        after = (n for n in self.narrowed if n in named)
+        return [
+            *(Step("cast_to_float32", {"x": name, "y": wide[name]}) for name in before),
+            *(replace(step, operands=_renamed(step.operands, wide)) for step in steps),
+            *(Step(f"cast_to_{dtype}", {"x": wide[n], "y": n}, dtype=float32) for n in after),
+        ]
+
+
+Keep = Callable[[Mapping[str, "torch.Tensor"]], "torch.Tensor"]
+"""What backward reads, by name -> one more tensor."""
+
+
+def _renamed(operands: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
+    return {own: names.get(name, name) for own, name in operands.items()}
 
 
 Statement = Callable[..., Directions]

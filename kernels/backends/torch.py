@@ -117,7 +117,7 @@ def _behind(function: Function, outputs: int) -> Function:
 
 
 @contextmanager
-def _on(stream: Any) -> Iterator[None]:
+def on(stream: Any) -> Iterator[None]:
     """Run on `stream`, after what the current stream has enqueued so far."""
     if stream is None:
         yield
@@ -142,7 +142,7 @@ def _calling(
 
     def bind_call(tensors: Tensors, stream: Any) -> Launch:
         bound = [tensors[name] for name in names]
-        with _on(stream):
+        with on(stream):
             arguments = saved(*bound) if saved else bound
 
         def run(**fresh: torch.Tensor) -> list[torch.Tensor] | None:
@@ -175,7 +175,7 @@ def _autograd(functions: Eager, spec: Spec) -> Bind:
             for name in leaves
         }
         inputs = [own[name].requires_grad_() for name in differentiated]
-        with _on(stream), torch.enable_grad():
+        with on(stream), torch.enable_grad():
             outputs = _listed(function(*own.values()))
         gradients = [tensors[name] for name in incoming]
 

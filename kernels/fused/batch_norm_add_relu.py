@@ -3,13 +3,14 @@
 Parameters and statistics are those of batch_norm. The norm is rounded to the dtype of the images
 before the residual is added, as it is where layers run apart. Forward saves a bit per element, set
 where relu passes (NaN passes): pixel i of a plane is bit i % 8 of its byte i / 8. The gradient of
-residual is what passes. Layers that run apart keep y instead, so their backward is not a chain of
-what this one reads.
+residual is what passes. Layers that run apart keep y instead: in their backward it is 1 where a bit
+is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -18,7 +19,7 @@ from ..dtypes import FLOATS, DType, float32, uint8
 from ..normalization import batch_norm as norm
 from ..operation import Chain, Direction, Directions, Step, Tensor, operation, tensors
 from ..shapes import TRAINED_IMAGES
-from .batch_norm_relu import FLAT, FORWARD_NORM, parameters
+from .batch_norm_relu import BACKWARD_NORM, FLAT, FORWARD_NORM, parameters
 
 Real = torch.Tensor
 Tensors = tuple[torch.Tensor, ...]
@@ -39,6 +40,12 @@ def unpacked(mask: Real, shape: Sequence[int]) -> Real:
     """Whether each element of images of this shape passes."""
     bits = mask[..., None] >> torch.arange(8, device=mask.device, dtype=torch.uint8) & 1
     return bits.flatten(2)[..., : shape[2] * shape[3]].reshape(tuple(shape)).bool()
+
+
+def passed(tensors: Mapping[str, Real]) -> Real:
+    """A y whose sign is that of the one the bits were made of."""
+    x = tensors["x"]
+    return unpacked(tensors["mask"], x.shape).to(x.dtype)
 
 
 def bounded(tensor: Tensor, generator: torch.Generator) -> Real:
@@ -69,7 +76,16 @@ def backward(dy: Real, x: Real, mask: Real, weight: Real, mean: Real, rstd: Real
             FORWARD_NORM,
             Step("add", {"a": "h", "b": "residual", "y": "sum"}, extents=FLAT),
             Step("relu", {"x": "sum", "y": "y"}, extents=FLAT),
-        ]
+        ],
+        backward=[
+            Step(
+                *("relu", {"dy": "dy", "y": "y", "dx": "dresidual"}),
+                direction="backward",
+                extents=FLAT,
+            ),
+            replace(BACKWARD_NORM, operands={**BACKWARD_NORM.operands, "dy": "dresidual"}),
+        ],
+        kept={"y": passed},
     ),
 )
 def batch_norm_add_relu(

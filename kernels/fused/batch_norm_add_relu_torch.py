@@ -11,7 +11,7 @@ import torch
 from ..activation.pointwise_torch import relu_backward
 from ..backends.torch import Eager
 from ..normalization import batch_norm_torch as norm
-from .batch_norm_add_relu import unpacked
+from .batch_norm_add_relu import passed
 
 Real = torch.Tensor
 
@@ -24,7 +24,7 @@ def forward(
 
 
 def saved(dy: Real, x: Real, mask: Real, weight: Real, mean: Real, rstd: Real) -> tuple[Real, ...]:
-    return dy, x, unpacked(mask, x.shape).to(x.dtype), weight, mean, rstd
+    return dy, x, passed({"x": x, "mask": mask}), weight, mean, rstd
 
 
 def backward(dy: Real, x: Real, y: Real, weight: Real, mean: Real, rstd: Real) -> tuple[Real, ...]:

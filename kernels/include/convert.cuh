@@ -1,10 +1,10 @@
 // Codes of 8 and 4 bits: float32 to codes and back.
 //
 // To nearest even; what is beyond the largest code becomes it, infinity too; NaN stays NaN, is 6 in
-// e2m1 and 0 in int8. Where the architecture converts (8-bit floats from sm_89 on, half-byte floats
-// in code for one architecture or family alone, from sm_100a on), two elements take an instruction;
-// elsewhere, and in the emulator, integer arithmetic gives the same bits. (The toolkit's own header
-// does that in float64.)
+// e2m1 and 0 in integers. Where the architecture converts (8-bit floats from sm_89 on, half-byte
+// floats in code for one architecture or family alone, from sm_100a on), two elements take an
+// instruction; elsewhere, and in the emulator, integer arithmetic gives the same bits. (The
+// toolkit's own header does that in float64.)
 #pragma once
 
 #include "memory.cuh"
@@ -214,6 +214,18 @@ struct Int8 {
   static __device__ void decode_two(unsigned int codes, float& first, float& second) {
     first = static_cast<float>(static_cast<signed char>(codes));
     second = static_cast<float>(static_cast<signed char>(codes >> 8));
+  }
+};
+
+struct Uint8 {
+  static __device__ unsigned int encode_one(float x) {
+#ifdef MEMBOUND_EMULATOR
+    return x > 0.0f ? static_cast<unsigned int>(__float2int_rn(fminf(x, 255.0f))) : 0u;
+#else
+    unsigned int code;
+    asm("cvt.rni.sat.u8.f32 %0, %1;" : "=r"(code) : "f"(x));
+    return code;
+#endif
   }
 };
 

@@ -100,7 +100,9 @@ def _directions(
     x, dy = tensors("x dy", (rows, columns), dtype)
     y, dx = tensors("y dx", (rows, columns), dtype, reduces=columns)
     return Directions(
-        forward=reread(Direction(reads=[x, *masks], writes=[y], reference=forward), x),
+        forward=reread(
+            Direction(reads=[x, *masks], writes=[y], reference=forward), x, beside=masks
+        ),
         backward=reread(Direction(reads=[dy, y], writes=[dx], reference=backward), dy, y),
     )
 

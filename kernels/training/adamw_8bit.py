@@ -6,6 +6,8 @@ its root, sqrt(v) = code · scale with codes from 0 to 255, since v itself has t
 of magnitude as a gradient. New scales are the largest magnitude of the block over 127 or 255, at
 least 2^-126; codes are rounded to nearest even. The step uses the moments before they are encoded.
 Where a moment is not finite, neither is the scale of its block, and the codes of the block are 0.
+
+Apart, both moments are decoded, all of AdamW is one kernel, and both are encoded: 48 bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ import torch
 from torch.nn import functional
 
 from ..dtypes import DType, float32, int8, uint8
-from ..operation import Direction, Directions, Fill, Tensor, operation, tensors
-from ..shapes import ROWS
-from .adamw import decay, first_moment, second_moment, step
+from ..operation import Chain, Direction, Directions, Fill, Step, Tensor, operation, tensors
+from ..shapes import ROWS, STEP_ROWS
+from .adamw import decay, first_moment, second_moment, squares, step
 
 Real = torch.Tensor
 
@@ -71,7 +73,22 @@ def _scales(largest: int) -> Fill:
     return fill
 
 
-@operation(shapes=ROWS, dtypes=[float32])
+CHAIN = Chain(
+    [
+        Step("adamw_8bit_decode_m", {"q": "m", "scale": "m_scale", "y": "wide_m"}),
+        Step("adamw_8bit_decode_v", {"q": "r", "scale": "r_scale", "y": "wide_v"}),
+        Step(
+            "adamw",
+            {"p": "p", "g": "g", "m": "wide_m", "v": "wide_v"}
+            | {"new_p": "new_p", "new_m": "new_wide_m", "new_v": "new_wide_v"},
+        ),
+        Step("adamw_8bit_encode_m", {"x": "new_wide_m", "q": "new_m", "scale": "new_m_scale"}),
+        Step("adamw_8bit_encode_v", {"x": "new_wide_v", "q": "new_r", "scale": "new_r_scale"}),
+    ]
+)
+
+
+@operation(shapes=ROWS, dtypes=[float32], chain=CHAIN)
 def adamw_8bit(rows: int, columns: int, dtype: DType) -> Directions:
     """AdamW with linear 8-bit moments, one float32 scale for 256."""
     shape, blocks = (rows, columns), (-(-rows * columns // BLOCK),)
@@ -91,3 +108,54 @@ def adamw_8bit(rows: int, columns: int, dtype: DType) -> Directions:
             separable=False,
         )
     )
+
+
+def _codes(rows: int, columns: int, *, root: bool) -> tuple[Tensor, Tensor]:
+    """Codes of a moment and their scales, as inputs and as outputs."""
+    blocks = (-(-rows * columns // BLOCK),)
+    low, most, dtype = (0, LARGEST_ROOT, uint8) if root else (-LARGEST, LARGEST, int8)
+    q = Tensor("q", (rows, columns), dtype, fill=_integers(low, most), slack=_SLACK)
+    return q, Tensor("scale", blocks, float32, fill=_scales(most))
+
+
+def _decode(rows: int, columns: int, *, root: bool) -> Directions:
+    def forward(q: Real, scale: Real) -> Real:
+        moment = decoded(q, scale, scale.dtype)
+        return moment.square() if root else moment
+
+    y = Tensor("y", (rows, columns), float32)
+    q, scale = _codes(rows, columns, root=root)
+    return Directions(Direction([q, scale], [y], forward, separable=False))
+
+
+def _encode(rows: int, columns: int, *, root: bool) -> Directions:
+    def forward(x: Real) -> tuple[Real, Real]:
+        return encoded(x.sqrt(), LARGEST_ROOT) if root else encoded(x, LARGEST)
+
+    x = Tensor("x", (rows, columns), float32, fill=squares if root else None)
+    outputs = _codes(rows, columns, root=root)
+    return Directions(Direction([x], outputs, forward, separable=False))
+
+
+@operation(shapes=STEP_ROWS, dtypes=[float32], tier=3)
+def adamw_8bit_decode_m(rows: int, columns: int, dtype: DType) -> Directions:
+    """A first moment from its 8-bit codes: y = code · scale."""
+    return _decode(rows, columns, root=False)
+
+
+@operation(shapes=STEP_ROWS, dtypes=[float32], tier=3)
+def adamw_8bit_decode_v(rows: int, columns: int, dtype: DType) -> Directions:
+    """A second moment from the 8-bit codes of its root: y = (code · scale)²."""
+    return _decode(rows, columns, root=True)
+
+
+@operation(shapes=STEP_ROWS, dtypes=[float32], tier=3)
+def adamw_8bit_encode_m(rows: int, columns: int, dtype: DType) -> Directions:
+    """8-bit codes of a first moment, and a scale for 256 of them."""
+    return _encode(rows, columns, root=False)
+
+
+@operation(shapes=STEP_ROWS, dtypes=[float32], tier=3)
+def adamw_8bit_encode_v(rows: int, columns: int, dtype: DType) -> Directions:
+    """8-bit codes of the root of a second moment, and a scale for 256 of them."""
+    return _encode(rows, columns, root=True)

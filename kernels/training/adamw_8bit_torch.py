@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import torch
 
-from ..backends.torch import Eager
+from ..backends.torch import Eager, PerOperation
 from .adamw_8bit import LARGEST, LARGEST_ROOT, decoded, encoded
 from .adamw_torch import whole
 
 Real = torch.Tensor
 
 
+def decode_m(q: Real, scale: Real) -> Real:
+    return decoded(q, scale, scale.dtype)
+
+
+def decode_v(q: Real, scale: Real) -> Real:
+    return decoded(q, scale, scale.dtype).square_()
+
+
+def encode_m(x: Real) -> tuple[Real, Real]:
+    codes, scale = encoded(x, LARGEST)
+    return codes.round_().to(torch.int8), scale
+
+
+def encode_v(x: Real) -> tuple[Real, Real]:
+    codes, scale = encoded(x.sqrt(), LARGEST_ROOT)
+    return codes.round_().to(torch.uint8), scale
+
+
 def forward(p: Real, g: Real, m: Real, r: Real, m_scale: Real, r_scale: Real) -> tuple[Real, ...]:
-    v = decoded(r, r_scale, p.dtype).square_()
-    new_p, new_m, new_v = whole(p, g, decoded(m, m_scale, p.dtype), v)
-    m_codes, new_m_scale = encoded(new_m, LARGEST)
-    r_codes, new_r_scale = encoded(new_v.sqrt_(), LARGEST_ROOT)
-    codes = m_codes.round_().to(torch.int8), r_codes.round_().to(torch.uint8)
-    return new_p, *codes, new_m_scale, new_r_scale
+    new_p, new_m, new_v = whole(p, g, decode_m(m, m_scale), decode_v(r, r_scale))
+    m_codes, new_m_scale = encode_m(new_m)
+    r_codes, new_r_scale = encode_v(new_v)
+    return new_p, m_codes, r_codes, new_m_scale, new_r_scale
 
 
-prepare = Eager(forward)
+prepare = PerOperation(
+    {
+        "adamw_8bit": Eager(forward),
+        "adamw_8bit_decode_m": Eager(decode_m),
+        "adamw_8bit_decode_v": Eager(decode_v),
+        "adamw_8bit_encode_m": Eager(encode_m),
+        "adamw_8bit_encode_v": Eager(encode_v),
+    }
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -123,3 +124,10 @@ def blank(tensor: Tensor, offset: int = 0) -> torch.Tensor:
 
 def place(tensor: Tensor, value: torch.Tensor, offset: int = 0) -> torch.Tensor:
     return blank(tensor, offset).copy_(value)
+
+
+def sparse(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take memory only where they are written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    memory = mmap.mmap(-1, max(prod(shape) * dtype.itemsize, 1), flags=flags)
+    return torch.frombuffer(memory, dtype=dtype, count=prod(shape)).reshape(tuple(shape))

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from membound.kernels.backends.cuda import Geometry
 from membound.kernels.discovery import discover
 from membound.kernels.dtypes import DType
 from membound.kernels.operation import DirectionName
 from membound.kernels.spec import Launch, Prepared, Spec, Tensors
 from membound.kernels.target import reference_target
 
-from .cases import blank, place
+from .cases import blank, place, sparse
 from .toolchain import EmulatorToolchain, Libraries
 
 CATALOGUE = discover()
@@ -59,5 +60,31 @@ def run_cuda(
     """Outputs (saved ones too) by name."""
     toolchain = EmulatorToolchain(libraries, seed=seed, count=False)
     buffers, launch = bound(spec, toolchain, inputs)
+    for tensor in spec.io.outputs:
+        buffers[tensor.name].view(torch.uint8).fill_(0xFF)
     launch()
     return {t.name: buffers[t.name] for t in spec.io.outputs}
+
+
+def last_blocks(geometry: Geometry) -> list[int]:
+    """Two, so that all columns of the last rows are there."""
+    return [block for block in (geometry.blocks - 2, geometry.blocks - 1) if block >= 0]
+
+
+def beyond(libraries: Libraries, spec: Spec) -> tuple[Tensors, Launch]:
+    """Buffers that hardly exist, for more than 2^31 elements, and a launch of the last blocks.
+
+    What has a fill of integers has it: indices, tables; all else is 0.
+    """
+    toolchain = EmulatorToolchain(libraries, only_blocks=last_blocks, count=False)
+    prepared = prepare(spec, toolchain)
+    operands = (*spec.io.operands.values(), *prepared.scratch)
+    buffers = {t.name: sparse(t.shape, t.dtype.torch_dtype) for t in operands}
+    for tensor in spec.io.reads:
+        if tensor.dtype.bits > 16 and tensor.fill and not tensor.dtype.epsilon:
+            buffers[tensor.name].copy_(tensor.fill(tensor, torch.Generator()))
+
+    def launch() -> None:  # bound to what a test has put into its inputs by then
+        prepared.bind(buffers, None)()
+
+    return buffers, launch

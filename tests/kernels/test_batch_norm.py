@@ -16,9 +16,9 @@ from membound.kernels.operation import DirectionName
 from membound.kernels.spec import Spec
 from membound.kernels.target import ARCHITECTURES, reference_target
 from membound.kernels.tolerance import compare
+from membound.tests.emulator.cases import sparse
 from membound.tests.emulator.run import CATALOGUE, bound, prepare, run_cuda, spec_of
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
-from membound.tests.kernels.test_emulated_large import sparse
 
 IMAGES = ("images", "channels", "height", "width")
 NAMES = ("batch_norm", "batch_norm_nhwc", "group_norm", "instance_norm")

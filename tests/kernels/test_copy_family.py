@@ -16,9 +16,9 @@ from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.operation import Direction
 from membound.kernels.spec import CannotPrepare, Prepared
 from membound.kernels.target import reference_target
-from membound.tests.emulator.cases import blank, place
+from membound.tests.emulator.cases import blank, place, sparse
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
-from membound.tests.kernels.test_emulated_large import last_block, sparse
+from membound.tests.kernels.test_emulated_large import last_block
 
 CASTS = [
     ("cast_to_float32", float16),
