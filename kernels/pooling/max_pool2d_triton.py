@@ -50,8 +50,15 @@ def float32(value):
 
 
 @triton.jit
+def _behind_bias(value, b, STORED: tl.constexpr):
+    """relu(x + bias), the sum as its dtype stores it."""
+    value = float32((value + b).to(STORED))
+    return tl.where(value < 0.0, 0.0, value)
+
+
+@triton.jit
 def forward(
-    x, y, offset,
+    x, bias, y, offset, CHANNELS: tl.constexpr,
     N: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     OUT_H: tl.constexpr, OUT_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
@@ -60,6 +67,8 @@ def forward(
     plane, further, place = plane_and_place(N, OUT_H * OUT_W, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     image = x + plane * (HEIGHT * WIDTH)
+    if bias is not None:
+        b = tl.load(bias + (plane % CHANNELS + further) % CHANNELS).to(tl.float32)
     further *= HEIGHT * WIDTH
     top = place // OUT_W * STRIDE - PADDING
     left = place % OUT_W * STRIDE - PADDING
@@ -72,6 +81,8 @@ def forward(
             column = tl.minimum(tl.maximum(left + j, 0), WIDTH - 1)
             element = further + row * WIDTH + column
             value = float32(tl.load(image + element))
+            if bias is not None:
+                value = _behind_bias(value, b, x.dtype.element_ty)
             if i + j == 0:
                 best, where = value, element
             else:
@@ -80,13 +91,15 @@ def forward(
                 where = tl.where(wins, element, where)
     where -= further
     inside = (where // WIDTH - top) * KERNEL + (where % WIDTH - left)
+    if bias is not None:
+        inside = tl.where(best <= 0.0, 255, inside)  # clipped: nothing comes back
     tl.store(y + at, best.to(y.dtype.element_ty), mask=at < N, cache_modifier=STORE)
     tl.store(offset + at, inside.to(tl.uint8), mask=at < N, cache_modifier=STORE)
 
 
 @triton.jit
 def backward(
-    dy, offset, dx,
+    dy, offset, dx, sums,
     N: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     OUT_H: tl.constexpr, OUT_W: tl.constexpr,
     KERNEL: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
@@ -104,6 +117,13 @@ def backward(
     row = cell_row * STRIDE - PADDING
     column = cell_column * STRIDE - PADDING
     element = further * (HEIGHT * WIDTH) + row * WIDTH + column
+    if sums is not None:  # of the windows, that of their first cell; a block has two planes at most
+        own = there & (cell_row < OUT_H) & (cell_column < OUT_W)
+        own = own & (tl.load(maxima + window, mask=own, other=255) != 255)
+        given = tl.load(gradients + window, mask=own, other=0.0).to(tl.float32)
+        pair = sums + tl.program_id(0).to(tl.int64) * 2
+        tl.store(pair, tl.sum(tl.where(further == 0, given, 0.0), 0))
+        tl.store(pair + 1, tl.sum(tl.where(further == 1, given, 0.0), 0))
     # Windows that contain one element, per axis, less one.
     MORE: tl.constexpr = (KERNEL - 1) // STRIDE
     for r in tl.static_range(STRIDE):
@@ -133,6 +153,8 @@ def backward(
 def prepare(direction: str, spec: Spec) -> Prepared:
     constants, lanes = geometry(direction, spec)
     function = forward if direction == "forward" else backward
+    plain: dict[str, Any] = {"bias": None, "CHANNELS": 1} if function is forward else {"sums": None}
+    constants |= plain
     pointers = {name: name for name in spec.io.operands}
     grid = (tiles(lanes, BLOCK), 1, 1)
     return prepare_kernels(spec, [Kernel(function, pointers, constants, grid, WARPS)])

@@ -14,7 +14,7 @@ from membound.kernels.operation import DIRECTIONS, Operation
 
 BACKENDS: Mapping[int, tuple[str, ...]] = {
     1: ("cuda", "cupy", "numba", "triton", "torch", "cpu"),
-    2: ("cuda", "torch"),
+    2: ("cuda", "triton", "torch"),
     3: ("cuda", "torch"),
 }
 """What a tier asks for; torch.compile comes with torch."""

@@ -106,7 +106,7 @@ EVERY = [
     for direction in DIRECTIONS
     if operation.has(direction) and operation.name not in ("scale", "add", "mix_1r1w", "mix_0r1w")
 ]
-GATHERS = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
+GATHERS = ("max_pool2d", "bias_relu_max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
 # Narrower elements are written beside vectors.
 MIXED = ("max_pool2d_nhwc", "adamw_master", "adamw_8bit")
 NARROW = ("floor", "_up", "quantize_nvfp4", "_mask")  # scales of blocks, masks
