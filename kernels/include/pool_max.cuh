@@ -18,6 +18,7 @@ struct OneMaximum : OneWindow<T> {
   static __device__ float outside() { return Maximum::identity(); }
   static __device__ State empty(int place) { return {outside(), place}; }
   static __device__ State start(float value, int place) { return {value, place}; }
+  static __device__ State start_all(float value, int place) { return {value, place}; }
   static __device__ void take(State& best, float value, int place) {
     take_larger(best.value, best.place, value, place);
   }
@@ -123,6 +124,9 @@ struct TwoMaxima {
   }
   static __device__ State start(Value value, int place) {
     return {value, static_cast<unsigned int>(place)};
+  }
+  static __device__ State start_all(Value value, int place) {
+    return {value, static_cast<unsigned int>(place) * kEach};
   }
   // As take_larger: nothing but NaN is larger than NaN, for which infinity stands.
   static __device__ unsigned int larger(Value value, Value best) {

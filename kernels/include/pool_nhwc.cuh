@@ -48,23 +48,27 @@ struct Across {
   using Read = Windows<Rule, kStates>;
 
   static __device__ Read read(const T* row, int left, int width, int channels) {
-    Read windows;
-    windows.clear(max(-left, 0));
     const T* const p = row + static_cast<long long>(left) * channels;
     const auto inside = [&](int c) { return left + c >= 0 && left + c < width; };
+    Read windows;
 #pragma unroll 1
     for (int first = 0; first < kKernel; first += kAtOnce) {
       Vector<T, kWidth> in[kAtOnce];
 #pragma unroll
-      for (int c = first; c < first + kAtOnce; ++c) {
-        if (inside(c)) in[c - first] = load<Reuse::kSoon, kWidth>(p + c * channels);
+      for (int c = 0; c < kAtOnce; ++c) {
+        in[c] = filled<T, kWidth>(Rule::outside());
+        if (inside(first + c)) in[c] = load<Reuse::kSoon, kWidth>(p + (first + c) * channels);
       }
 #pragma unroll
-      for (int c = first; c < first + kAtOnce; ++c) {
-        if (!inside(c)) continue;
+      for (int c = 0; c < kAtOnce; ++c) {
 #pragma unroll
         for (int i = 0; i < kStates; ++i) {
-          Rule::take(windows.of[i], Rule::lane(in[c - first], i), c);
+          const typename Rule::Value value = Rule::lane(in[c], i);
+          if (first + c == 0) {
+            windows.of[i] = Rule::start_all(value, max(-left, 0));
+          } else {
+            Rule::take(windows.of[i], value, first + c);
+          }
         }
       }
     }
@@ -119,13 +123,16 @@ __global__ void __launch_bounds__(kThreads)
   const Walk<kWidth, kThreads> walk(cells_down, cells_across, channels, bands, band_rows);
   if (!walk.active) return;
   const Rule rule{operands...};
-  const long long from =
-      walk.image * out_height * out_width * channels + walk.channel;
+  const long long row_of_windows = static_cast<long long>(out_width) * channels;
+  const long long row_of_elements = static_cast<long long>(width) * channels;
+  const long long from = walk.image * out_height * row_of_windows + walk.channel;
   const auto fetch = [&](int row, int column) {
     const bool inside = row >= 0 && row < out_height && column >= 0 && column < out_width;
-    const long long p = from + (static_cast<long long>(row) * out_width + column) * channels;
+    const long long p = from + row * row_of_windows + column * channels;
     return inside ? rule.template load<Reuse::kSoon, kWidth>(p) : Rule::template none<kWidth>();
   };
+  const int first_column = walk.column * kStride - padding;
+  T* const to = dx + walk.image * height * row_of_elements + first_column * channels + walk.channel;
 
   struct Row {
     Loaded of[kUnroll];
@@ -149,7 +156,7 @@ __global__ void __launch_bounds__(kThreads)
       if (row < 0 || row >= height) continue;
 #pragma unroll
       for (int c = 0; c < kStride; ++c) {
-        const int column = walk.column * kStride - padding + c;
+        const int column = first_column + c;
         float sums[kWidth];
 #pragma unroll
         for (int i = 0; i < kWidth; ++i) sums[i] = 0.0f;
@@ -174,8 +181,7 @@ __global__ void __launch_bounds__(kThreads)
           }
         }
         if (column >= 0 && column < width) {
-          const long long p = ((walk.image * height + row) * width + column) * channels;
-          store<kStores>(dx + p + walk.channel, from_floats<T>(sums));
+          store<kStores>(to + row * row_of_elements + c * channels, from_floats<T>(sums));
         }
       }
     }

@@ -8,8 +8,8 @@
 //   kWindows; Value             neighbouring windows of one State, and an element of each of them
 //   pick<kStride>(row, before, column), last(row), alone(element), lane(vector, i)   Values: see
 //                               OneWindow
-//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them (in
-//                               start, of the first window; others begin at 0)
+//   State; start, take, merge   of the elements of one row, then of rows: `place` counts them; in
+//                               start, it is that of the first window, and others begin at 0
 //   move(state, place)          a row that is the first, at this place
 //   empty(place)                windows in which nothing was taken yet
 //   store(p, states, scale)     results from element p on; scale is 1 / the elements of a window
@@ -37,12 +37,38 @@ __device__ inline void take_larger(float& best, int& place, float value, int at)
 }
 
 template <typename T, int N>
-__device__ Vector<T, N> zeros() {
+__device__ Vector<T, N> filled(float value) {
   Vector<T, N> vector;
-#pragma unroll
-  for (int i = 0; i < N; ++i) vector[i] = from_float<T>(0.0f);
+  if constexpr (sizeof(vector) >= 4) {
+    vector = Packed<T, N>::filled(value).vector();
+  } else {
+    vector[0] = from_float<T>(value);
+  }
   return vector;
 }
+
+__device__ inline int unpack(unsigned int word, int i, unsigned char) {
+  return static_cast<int>(word >> 8 * i & 0xffu);
+}
+
+// A vector that lives across a loop: as words, which the compiler does not split (row_packed.cuh).
+template <typename T, int N>
+struct Held {
+  static constexpr int kPerWord = 4 / sizeof(T);
+  unsigned int words[(N + kPerWord - 1) / kPerWord];
+
+  __device__ Held() = default;
+  __device__ Held(const Vector<T, N>& vector) {
+    if constexpr (N * sizeof(T) >= 4) {
+      *this = reinterpret_cast<const Held&>(vector);
+    } else if constexpr (N * sizeof(T) == 2) {
+      words[0] = reinterpret_cast<const unsigned short&>(vector);
+    } else {
+      words[0] = reinterpret_cast<const unsigned char&>(vector);
+    }
+  }
+  __device__ auto operator[](int i) const { return unpack(words[i / kPerWord], i % kPerWord, T()); }
+};
 
 // A place that no window has: kernels reach 15 x 15.
 constexpr int kNone = 255;
@@ -65,7 +91,7 @@ struct OneWindow {
   }
   template <int N>
   static __device__ Value lane(const Vector<T, N>& elements, int i) {
-    return to_float(elements[i]);
+    return Held<T, N>(elements)[i];
   }
 };
 
@@ -97,6 +123,7 @@ struct Mean : OneWindow<T_> {
   }
   static __device__ State empty(int) { return {0.0f}; }
   static __device__ State start(float x, int) { return {x}; }
+  static __device__ State start_all(float x, int) { return {x}; }
   static __device__ void take(State& state, float x, int) { state.sum += x; }
   static __device__ void move(State&, int) {}
   static __device__ void merge(State& state, const State& row, int) { state.sum += row.sum; }
@@ -118,6 +145,7 @@ struct Norm2 : Mean<T_> {
 
   __device__ const Norm2& of(long long) const { return *this; }
   static __device__ State start(float x, int) { return {x * x}; }
+  static __device__ State start_all(float x, int) { return {x * x}; }
   static __device__ void take(State& state, float x, int) { state.sum = fmaf(x, x, state.sum); }
   template <Reuse kStores, int N>
   __device__ void store(long long p, const State (&state)[N], float) const {
@@ -138,8 +166,8 @@ struct MaxGradient {
   };
   template <int N>
   struct Loaded {
-    Vector<T, N> dy;
-    Vector<unsigned char, N> place;
+    Held<T, N> dy;
+    Held<unsigned char, N> place;
   };
   const T* dy;
   const unsigned char* offset;
@@ -150,18 +178,15 @@ struct MaxGradient {
   }
   template <int N>
   static __device__ Loaded<N> none() {
-    Loaded<N> loaded;
+    Vector<unsigned char, N> places;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      loaded.dy[i] = from_float<T>(0.0f);
-      loaded.place[i] = kNone;
-    }
-    return loaded;
+    for (int i = 0; i < N; ++i) places[i] = kNone;
+    return {filled<T, N>(0.0f), places};
   }
   static __device__ Window nothing() { return {0.0f, kNone}; }
   template <int N>
   static __device__ Window window(const Loaded<N>& loaded, int i) {
-    return {to_float(loaded.dy[i]), loaded.place[i]};
+    return {loaded.dy[i], loaded.place[i]};
   }
   static __device__ Window below(const Window& w) {
     return {__shfl_down_sync(kWholeWarp, w.dy, 1), __shfl_down_sync(kWholeWarp, w.place, 1)};
@@ -208,7 +233,7 @@ struct MeanGradient {
   };
   template <int N>
   struct Loaded {
-    Vector<T, N> dy;
+    Held<T, N> dy;
   };
   const T* dy;
 
@@ -218,12 +243,12 @@ struct MeanGradient {
   }
   template <int N>
   static __device__ Loaded<N> none() {
-    return {zeros<T, N>()};
+    return {filled<T, N>(0.0f)};
   }
   static __device__ Window nothing() { return {0.0f}; }
   template <int N>
   static __device__ Window window(const Loaded<N>& loaded, int i) {
-    return {to_float(loaded.dy[i])};
+    return {loaded.dy[i]};
   }
   static __device__ Window below(const Window& w) {
     return {__shfl_down_sync(kWholeWarp, w.dy, 1)};
@@ -250,7 +275,7 @@ struct Norm2Gradient {
   };
   template <int N>
   struct Loaded {
-    Vector<T, N> dy, y;
+    Held<T, N> dy, y;
   };
   const T* dy;
   const T* x;
@@ -265,12 +290,12 @@ struct Norm2Gradient {
   }
   template <int N>
   static __device__ Loaded<N> none() {
-    return {zeros<T, N>(), zeros<T, N>()};
+    return {filled<T, N>(0.0f), filled<T, N>(0.0f)};
   }
   static __device__ Window nothing() { return {0.0f}; }
   template <int N>
   static __device__ Window window(const Loaded<N>& loaded, int i) {
-    return ratio(to_float(loaded.dy[i]), to_float(loaded.y[i]));
+    return ratio(loaded.dy[i], loaded.y[i]);
   }
   static __device__ Window below(const Window& w) {
     return {__shfl_down_sync(kWholeWarp, w.share, 1)};
