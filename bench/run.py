@@ -25,7 +25,7 @@ from .placed import with_placements
 from .process import CASE_TIMEOUT_SECONDS, worker_environ
 from .protocol import Choice, Item, Plan
 from .records import MEMCPY, now
-from .supervisor import Supervisor
+from .supervisor import Supervisor, WorkerCannotStart
 from .timer_choice import choose_timer, timer_warnings
 
 
@@ -115,8 +115,8 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
     """Run everything that `request` selects, or the part of it that `known` still holds.
 
     Raises what `planned` and `choose_timer` raise, NothingToMeasure, store.StoreError (before
-    measuring where the folder cannot be written) and supervisor.WorkerCannotStart. Records already
-    written stay.
+    measuring where the folder cannot be written) and WorkerCannotStart. Records already written
+    stay; a run without any is removed where no worker starts.
     """
     known = known or planned(request)
     catalogue, selected, groups = known.catalogue, known.selected, known.groups
@@ -157,7 +157,12 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
     with store.RunWriter(folder) as writer:
         writer.write_environment(environment)
         run = _Run(catalogue, selected, groups, request, timer, environment, writer, observer)
-        return run.processes([])
+        try:
+            return run.processes([])
+        except WorkerCannotStart:
+            if not run.counts:
+                writer.discard()
+            raise
 
 
 def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
@@ -232,7 +237,13 @@ class _Run:
             self.request.case_timeout,
             self._keep_missing,
         )
-        supervisor.run(plan)
+        try:
+            supervisor.run(plan)
+        except WorkerCannotStart as error:
+            if not self.counts:
+                raise
+            kept = f"what was measured is kept: complete it with --resume {self.writer.run}"
+            raise WorkerCannotStart(f"{error}; {kept}") from error
 
     def _keep_missing(self, what: str, why: str) -> None:
         missing = {**self.environment.missing, what: why}

@@ -100,6 +100,13 @@ class RunWriter:
             os.close(self._file)
             self._file = -1
 
+    def discard(self) -> None:
+        """Remove the run, of which nothing was measured; what else lies in its folder stays."""
+        with suppress(OSError):
+            for name in (ENVIRONMENT, MEASUREMENTS):
+                (self.run / name).unlink()
+            self.run.rmdir()
+
     def append(self, record: Record) -> None:
         """Add one line; on return it is on disk. A line that did not fit leaves no trace."""
         line = _encoded(record) + b"\n"

@@ -208,6 +208,8 @@ def test_a_worker_that_cannot_start_is_said_once(
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(WorkerCannotStart, match="exit status 1"):
         measure(request_for(tmp_path, ""), Watcher())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(list(tmp_path.rglob("*"))) == 1  # the device's folder
 
 
 def test_names_that_select_nothing(tmp_path: Path) -> None:
