@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from msgspec.structs import replace as with_fields
 
 from ..kernels.discovery import Catalogue, discover
 from ..results import store
-from ..results.reading import read_run
+from ..results.reading import Run, read_run
 from ..results.record import SCHEMA, Environment, Record, Timer
 from . import cases, presets
 from .device.identity import device_folder
@@ -169,7 +170,7 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
     """Measure what an interrupted run lacks: the same command, on the same device.
 
     Cases that have a record keep it, whatever it says. Raises as `measure`, and CannotResume where
-    the device is another one.
+    the device is another one, or the options.
     """
     known = read_run(folder)
     environment = known.environment
@@ -182,6 +183,7 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
             f"{folder} was measured on {environment.device.name}; this is {selected.device.name}"
         )
     groups = _groups(catalogue, request, selected, environment.memory_budget_bytes)
+    _check_same_cases(folder, known, groups)
     timer = choose_timer(
         request.timer, selected, {cache for group in groups for cache in group.caches}
     )
@@ -190,6 +192,18 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
             observer.note(writer.cut)
         run = _Run(catalogue, selected, groups, request, timer, environment, writer, observer)
         return run.processes(known.records)
+
+
+def _check_same_cases(folder: Path, known: Run, groups: Sequence[cases.Group]) -> None:
+    """Raises CannotResume where the run holds a case that these options do not select."""
+    planned = {g.case(label, c) for g in groups for label in g.implementations for c in g.caches}
+    for record in known.records:
+        if record.implementation != MEMCPY and record.case not in planned:
+            command = shlex.join(known.environment.command if known.environment else [])
+            raise CannotResume(
+                f"{folder} holds {record.case}, which these options do not select; it is of: "
+                f"{command}"
+            )
 
 
 @dataclass

@@ -19,7 +19,14 @@ from membound.bench import worker
 from membound.bench.device.select import Selected, select
 from membound.bench.presets import Selection, UnknownName
 from membound.bench.protocol import Missing, Poisoned
-from membound.bench.run import NothingToMeasure, Outcome, Request, measure, resume
+from membound.bench.run import (
+    CannotResume,
+    NothingToMeasure,
+    Outcome,
+    Request,
+    measure,
+    resume,
+)
 from membound.bench.session import ending
 from membound.bench.supervisor import Supervisor, WorkerCannotStart
 from membound.bench.walk import Walk
@@ -187,6 +194,15 @@ def test_an_interrupted_run_is_completed_by_resume(tmp_path: Path) -> None:
     )
     assert ours == [(0, "cpu", ""), (0, "cpu", "last"), (1, "cpu", ""), (1, "cpu", "last")]
     assert outcome.counts["ok"] == len(run.records)
+
+
+def test_a_run_is_completed_with_its_own_options_alone(tmp_path: Path) -> None:
+    request = replace(request_for(tmp_path, "last"), command=("membound", "run", "a b"))
+    folder = measure(request, Watcher()).folder
+    kept = read_run(folder).records
+    with pytest.raises(CannotResume, match="do not select; it is of: membound run 'a b'"):
+        resume(folder, request_for(tmp_path, ""), Watcher())
+    assert read_run(folder).records == kept
 
 
 def test_odd_processes_walk_the_other_way(tmp_path: Path) -> None:
