@@ -182,13 +182,12 @@ def put_codes(
         there = (row < M)[:, None] & (block < N // BLOCK)[None, :]
         at = row[:, None] * (N // BLOCK) + block[None, :]
         tl.store(scales + at, tl.reshape(code, (ROWS, COUNT)), mask=there, cache_modifier=STORE)
+    BYTES: tl.constexpr = N // 2 if FORMAT == "e2m1" else N
     if FORMAT == "e2m1":
         codes = encode_pairs(x, ROWS, COLUMNS, SM)
         column = start // 2 + tl.arange(0, COLUMNS // 2)
-        BYTES: tl.constexpr = N // 2
     else:
         codes = encode(x, FORMAT, SM)
         column = start + tl.arange(0, COLUMNS)
-        BYTES: tl.constexpr = N
     mask = (row < M)[:, None] & (column < BYTES)[None, :]
     tl.store(q + row[:, None] * BYTES + column[None, :], codes, mask=mask, cache_modifier=STORE)

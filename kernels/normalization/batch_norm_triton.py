@@ -9,9 +9,9 @@ from .batch_norm import EPS, MOMENTUM
 
 def prepare(direction: str, spec: Spec) -> Prepared:
     last = spec.operation.name.endswith("nhwc")
+    if direction == "backward":
+        return triton_channel_last.backward(spec) if last else triton_channel.backward(spec)
     if "inference" in spec.operation.name:
         return triton_channel.inference(spec, EPS, last=last)
-    channel = triton_channel_last if last else triton_channel
-    if direction == "backward":
-        return channel.backward(spec)
-    return channel.training(spec, EPS, MOMENTUM)
+    training = triton_channel_last.training if last else triton_channel.training
+    return training(spec, EPS, MOMENTUM)
