@@ -98,7 +98,7 @@ class Implementation:
         reason = self._lacks(module)
         if reason:
             return reason
-        refuses = getattr(module, "refuses", None)
+        refuses = getattr(module, f"refuses_{self.variant}", getattr(module, "refuses", None))
         reason = refuses(direction, dtype) if refuses else None
         if reason is None and self.backend == "compile":
             compiler = _backend("compile")

@@ -8,6 +8,7 @@ on that stream. Binding again to other buffers is how buffers rotate. Optional i
     LADDERS = {"copy": Ladder("forward", …)}   those that are steps of a kernel ladder (ladder.py)
     LACKS = {"causal_softmax": "…"}            operations of its file that it does not have, and why
     def refuses(direction, dtype) -> str|None  one line where it cannot run, else None
+    def refuses_raw(direction, dtype)          the same of the variant "raw", where that differs
 """
 
 from __future__ import annotations

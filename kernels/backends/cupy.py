@@ -172,7 +172,7 @@ def build_for_gpu(kernel: Kernel, known: Mapping[str, Tensor], preamble: str) ->
             _array(known[name], tensors[name], shape)
             for name, shape in zip(names, shapes, strict=True)
         ]
-        own = _stream(stream)
+        own = stream_of(stream)
 
         def enqueue() -> None:
             compiled(*arrays, stream=own, **options)
@@ -208,7 +208,7 @@ def _array(tensor: Tensor, value: Any, shape: Sequence[int]) -> Any:
     return cupy.ndarray(tuple(map(int, shape)), numpy_type(tensor.dtype), memptr=pointer)
 
 
-def _stream(stream: Any) -> Any:
+def stream_of(stream: Any) -> Any:
     import cupy
 
     if hasattr(cupy.cuda.Stream, "from_external"):  # CuPy 14

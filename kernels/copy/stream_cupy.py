@@ -1,11 +1,17 @@
-"""The copy family in CuPy: one ElementwiseKernel each, and a ReductionKernel for `read`."""
+"""The copy family in CuPy: one ElementwiseKernel each, and a ReductionKernel for `read`; `raw` is a
+RawModule of the CUDA C++.
+"""
 
 from __future__ import annotations
 
 from ..backends.cupy import Elementwise, RowReduction, literal
 from ..backends.cupy import prepare as prepare_kernels
+from ..backends.cupy_raw import prepare_raw
 from ..spec import Prepared, Spec
 from .stream import FACTOR, FILL_VALUE
+from .stream_cuda import prepare as prepare_cuda
+
+VARIANTS = ("raw",)
 
 _BODIES = {
     "copy": "y = x",
@@ -17,6 +23,8 @@ _BODIES = {
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
+    if spec.variant:
+        return prepare_raw(prepare_cuda, direction, spec)
     name = spec.operation.name
     if name == "read":
         sums = RowReduction("read_rows", ["x"], "sums", "get(x)", "a + b", "sums = a", "0.0f")

@@ -42,6 +42,7 @@ HELD_CALLS = {
     "torch.cuda.Event.record",
     "torch.cuda.graph",
     "torch.cuda.set_stream",
+    "cupy.RawModule",
     "numba.cuda.as_cuda_array",
     "numba.cuda.external_stream",
     "numba.cuda.jit",
@@ -110,6 +111,8 @@ WRONG = {
     "from numba import cuda\ncuda.as_cuda_array(1, synchronise=False)": "no parameter synchronise",
     "import triton\ntriton.compile(1, opts=2)": "no parameter opts",
     "import cupy\ncupy.cuda.MemoryPointer(1, 2, 3)": "takes 2",
+    "import cupy\ncupy.RawModule(code='', name_expression=())": "no parameter name_expression",
+    "import cupy\nk = cupy.RawModule(code='').get_function('a')\nk.registers": "no registers",
     "from cupti import cupti\ncupti.activity_flush_all()": "needs flag",
     "from cupti import cupti\nk = cupti.ActivityKind\nk.KERNELS": "ActivityKind has no KERNELS",
 }
@@ -203,6 +206,16 @@ def test_a_cubin_and_its_names_are_taken_as_they_are() -> None:
     module = core.ObjectCode.from_cubin(b"\x7fELF", symbol_mapping={"gate": "_Z4gate"})
     assert module.symbol_mapping == {"gate": "_Z4gate"}
     assert bytes(module.code) == b"\x7fELF"
+
+
+def test_cupy_launches_a_raw_kernel_with_these_keywords() -> None:
+    """An unknown keyword is named before anything asks the driver, which there may be none of."""
+    function = need("cupy").cuda.Function
+    unbound = function.__new__(function)
+    with pytest.raises(TypeError, match="shared_bytes"):
+        unbound((1,), (1,), (), shared_bytes=0)
+    with pytest.raises(Exception, match=r"(?i)cuda"):
+        unbound((1,), (1,), (), shared_mem=0, stream=None)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint16", "uint8", "int64"])

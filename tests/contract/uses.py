@@ -18,6 +18,7 @@ HELD = {
     "driver": "cuda.bindings.driver",
     "nvml": "pynvml",
     "self._kernel": "cuda.core.Kernel()",
+    "self._raw": "cupy.RawKernel()",
     "self._cupti": "cupti.cupti",
 }
 """What a parameter or attribute of this name is, where its annotation does not say. With `()`: an
@@ -33,6 +34,7 @@ RETURNS = {
     "cuda.core.ObjectCode.from_cubin": "cuda.core.ObjectCode()",
     "cuda.core.ObjectCode.get_kernel": "cuda.core.Kernel()",
     "cuda.core.Kernel.attributes": "cuda.core._module.KernelAttributes()",
+    "cupy.RawModule.get_function": "cupy.RawKernel()",
     "triton.compile": "triton.compiler.CompiledKernel()",
 }
 """What a call gives, or an attribute that is read."""

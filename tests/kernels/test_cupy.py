@@ -147,7 +147,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     for name in ("ElementwiseKernel", "ReductionKernel"):
         monkeypatch.setattr(cupy, name, lambda *text, **options: FakeKernel(found, *text))
-    monkeypatch.setattr(backend, "_stream", lambda stream: ("cupy", stream))
+    monkeypatch.setattr(backend, "stream_of", lambda stream: ("cupy", stream))
     return found
 
 
@@ -209,11 +209,11 @@ def test_streams_are_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     fake = SimpleNamespace(from_external=lambda stream: made.append(stream))
     monkeypatch.setattr(cupy.cuda, "Stream", fake)
-    backend._stream("torch's")
+    backend.stream_of("torch's")
     assert made == ["torch's"]
     monkeypatch.setattr(cupy.cuda, "Stream", SimpleNamespace())
     monkeypatch.setattr(cupy.cuda, "ExternalStream", lambda *given: made.append(given))
-    backend._stream(SimpleNamespace(cuda_stream=3, device_index=0))
+    backend.stream_of(SimpleNamespace(cuda_stream=3, device_index=0))
     assert made[-1] == (3, 0)
 
 

@@ -220,6 +220,19 @@ def test_what_a_module_and_a_backend_refuse_is_passed_on(
     assert implementation.refuses("forward", "float32") == "cpu is not here"
 
 
+def test_a_variant_may_refuse_apart_from_the_default_form(own: Path) -> None:
+    text = """
+VARIANTS = ("raw", "wide")
+def refuses(direction, dtype): return "not like this"
+def refuses_raw(direction, dtype): return None
+"""
+    write(own / "mine" / "doubled_cpu.py", PREPARED + text)
+    catalogue = discover([own])
+    found = catalogue.implementations(catalogue.operations["doubled"])
+    reasons = {i.label: i.refuses("forward", "float32") for i in found}
+    assert reasons == {"cpu": "not like this", "cpu:raw": None, "cpu:wide": "not like this"}
+
+
 def test_named_variants_follow_the_default_and_may_differ_by_operation(own: Path) -> None:
     family = own / "mine"
     write(family / "doubled_cpu.py", PREPARED + '\nVARIANTS = ("naive",)\n')
