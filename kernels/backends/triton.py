@@ -266,7 +266,7 @@ def _bytes_of_codes(value: torch.Tensor) -> torch.Tensor:
 
 
 def _check(tensor: Tensor, value: Any) -> None:
-    if tuple(value.shape) != tuple(tensor.shape) or value.dtype != tensor.dtype.torch_dtype:
+    if value.numel() != tensor.elements or value.dtype != tensor.dtype.torch_dtype:
         raise ValueError(
             f"{tensor.name}: {tensor.dtype} {tensor.shape} expected; "
             f"got {value.dtype} {tuple(value.shape)}"

@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -200,11 +200,11 @@ def check(spec: Spec, prepared: Prepared, stream: Any = None) -> str | None:
     for name, value in inputs.items():
         if not _same_bytes(value, before[name]):
             return f"{name} was modified"
-    for tensor in (*spec.io.writes, *spec.io.saves):
+    for tensor in spec.io.writes if spec.variant else (*spec.io.writes, *spec.io.saves):
         first, second = (made[tensor.name] for made in seen)
         if not _same_bytes(first, second):
             return f"{tensor.name} depends on what it held before"
-        reason = _compare(tensor, seen[0], exact[tensor.name])
+        reason = _compare(tensor, seen[0], exact[tensor.name], in_steps=bool(spec.variant))
         if reason:
             return reason
     return None
@@ -225,9 +225,11 @@ def _make_special(spec: Spec, inputs: Mapping[str, torch.Tensor]) -> None:
         inputs["x" if "x" in inputs else "dy"][:, above] = nan
 
 
-def _compare(tensor: Tensor, made: Mapping[str, torch.Tensor], exact: torch.Tensor) -> str | None:
+def _compare(
+    tensor: Tensor, made: Mapping[str, torch.Tensor], exact: torch.Tensor, *, in_steps: bool
+) -> str | None:
     got = made[tensor.name]
-    if tensor.dtype.largest or tensor.slack:
+    if in_steps or tensor.dtype.largest or tensor.slack:
         scales = made[tensor.scaled_by] if tensor.scaled_by else None
         found = compare(tensor, got, exact, scales)
         return None if found.ok else str(found)
@@ -408,24 +410,26 @@ def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
     catalogue = discover()
     found: dict[str, str | None] = {}
     for asked in names:
-        name = asked.removeprefix("wrong:")  # held to a wrong reference: the check must object
+        held = asked.removeprefix("wrong:")  # held to a wrong reference: the check must object
+        name, _, variant = held.partition(":")
         operation = catalogue.operations[name]
         # Where nothing converts to codes, arithmetic does.
         arch = "sm_80" if _has_codes(operation) else "sm_90"
         # Two multiprocessors: a persistent grid then has rows to walk at these sizes too.
         target = replace(reference_target(arch), multiprocessors=2)
-        implementation = _of(catalogue.implementations(operation), backend)
+        implementation = _of(catalogue.implementations(operation), backend, variant)
         if implementation is None:
-            found[name] = f"no {backend} implementation"
+            found[held] = f"no {backend} implementation"
             continue
-        for case, one in specs(operation, target, toolchain=TOOLCHAINS.get(backend)):
+        cases = specs(operation, target, toolchain=TOOLCHAINS.get(backend))
+        for case, one in _of_chain(cases, variant) if variant else cases:
             refused = implementation.refuses(one.direction, one.dtype.name)
             if refused:
                 found[f"{case} refused"] = None
                 continue
             try:
                 prepared = implementation.prepare(one)
-                if asked != name:
+                if asked != held:
                     one = replace(one, io=wrong_direction(one.io))
                 found[case] = check(one, prepared)
             except Exception as error:
@@ -433,8 +437,19 @@ def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
     return found
 
 
-def _of(implementations: list[Implementation], backend: str) -> Implementation | None:
-    return next((i for i in implementations if i.backend == backend and not i.variant), None)
+def _of_chain(cases: Iterable[tuple[str, Spec]], variant: str) -> Iterator[tuple[str, Spec]]:
+    """The last case of each direction that has elements: the steps have seen the others."""
+    last = {
+        one.direction: (f"{case}:{variant}", replace(one, variant=variant))
+        for case, one in cases
+        if one.io.writes[0].elements
+    }
+    yield from last.values()
+
+
+def _of(implementations: list[Implementation], backend: str, variant: str) -> Implementation | None:
+    found = (i for i in implementations if (i.backend, i.variant) == (backend, variant))
+    return next(found, None)
 
 
 def wrong_direction(io: Direction) -> Direction:

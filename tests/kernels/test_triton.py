@@ -95,8 +95,25 @@ def test_interpreter_agrees_with_float64() -> None:
     assert not [case for case in found if case.endswith("refused")]
 
 
+def test_chains_agree_with_float64() -> None:
+    names = [
+        f"{operation.name}:{variant}"
+        for operation in CATALOGUE.operations.values()
+        for variant in operation.chains
+        if any(
+            form.label == f"triton:{variant}"
+            for form in CATALOGUE.implementations(operation, ["triton"])
+        )
+    ]
+    found = run_cases("triton", *names, TRITON_INTERPRET="1")
+    wrong = {case: reason for case, reason in found.items() if reason}
+    assert not wrong
+    assert len(found) > 40
+
+
 def test_the_check_rejects_a_wrong_reference() -> None:
-    found = run_cases("triton", "wrong:silu", TRITON_INTERPRET="1")
+    found = run_cases("triton", "wrong:silu", "wrong:quantize_e4m3", TRITON_INTERPRET="1")
+    assert {case.partition("/")[0] for case in found} == {"silu", "quantize_e4m3"}
     assert all(reason for case, reason in found.items() if "/0x" not in case)
 
 
