@@ -37,12 +37,12 @@ CPU = torch.device("cpu")
 NOT_PAGEABLE = "pageable memory cannot be reached: PAGEABLE_MEMORY_ACCESS is 0"
 
 
-def gpu(**unplaceable: str) -> Selected:
+def gpu(unplaceable: dict[Placement, str] | None = None) -> Selected:
     return replace(
         select("cpu"),
         target=reference_target("sm_90"),
         memory_budget_bytes=40 << 30,
-        unplaceable=unplaceable,
+        unplaceable=unplaceable or {},
     )
 
 
@@ -60,7 +60,7 @@ def ours(preset: str) -> Selection:
 
 
 def test_a_full_run_repeats_the_plain_streams_in_every_memory() -> None:
-    groups = planned(gpu(pageable=NOT_PAGEABLE), ours("full"))
+    groups = planned(gpu({"pageable": NOT_PAGEABLE}), ours("full"))
     there = [group for group in groups if group.placement != "device"]
     assert groups[-len(there) :] == there
     streams = ("mix_1r0w", "mix_3r1w", "mix_2r1w", "mix_1r1w", "mix_0r1w")
@@ -275,7 +275,7 @@ def placing(monkeypatch: pytest.MonkeyPatch, status: str) -> tuple[PlacedMemory,
 def test_each_memory_is_asked_for_by_its_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, driver = placing(monkeypatch, "CUDA_SUCCESS")
     for placement in ("managed", "pinned", "pageable"):
-        tensor = memory.allocate(placement, 4096)  # type: ignore[arg-type]
+        tensor = memory.allocate(placement, 4096)
         assert (tensor.dtype, tensor.numel()) == (torch.uint8, 4096)
         if placement == "pageable":
             assert tensor.data_ptr() % 4096 == 0
