@@ -121,9 +121,20 @@ def _how(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
+_FOR_OTHER_WORK = frozenset(
+    (
+        "PYTORCH_CUDA_ALLOC_CONF",  # buffers come from cudaMalloc, in blocks that are kept
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        "CUDA_LAUNCH_BLOCKING",  # a launch behind a gate would wait for it
+    )
+)
+"""Settings that people have for training or debugging, and that would change what is measured."""
+
+
 def worker_environ(cores: int | None) -> dict[str, str]:
     """The environment of a worker: modules loaded eagerly, one set of threads, no pools."""
-    environ = dict(os.environ)
+    environ = {name: value for name, value in os.environ.items() if name not in _FOR_OTHER_WORK}
     environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     # Inductor's pool of compile processes would outlive a worker that is killed.
     environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

@@ -18,6 +18,7 @@ from membound.bench import run as running
 from membound.bench import worker
 from membound.bench.device.select import Selected, select
 from membound.bench.presets import Selection, UnknownName
+from membound.bench.process import worker_environ
 from membound.bench.protocol import Missing, Poisoned
 from membound.bench.run import (
     CannotResume,
@@ -295,6 +296,20 @@ def _until(condition: object) -> bool:
     assert callable(condition)
     pause = threading.Event()
     return any(condition() or pause.wait(0.05) for _ in range(1200))
+
+
+def test_settings_for_other_work_do_not_reach_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync",
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "CUDA_LAUNCH_BLOCKING": "1",
+    }
+    for name, value in (settings | {"CUDA_VISIBLE_DEVICES": "1"}).items():
+        monkeypatch.setenv(name, value)
+    environ = worker_environ(None)
+    assert not settings.keys() & environ.keys()
+    assert environ["CUDA_VISIBLE_DEVICES"] == "1"
+    assert worker_environ(3)["OMP_NUM_THREADS"] == "3"
 
 
 def test_what_the_device_refuses_is_in_the_environment(
