@@ -13,7 +13,7 @@ import membound
 import pytest
 from membound.cli import app
 from membound.kernels.audit import machine as machine_module
-from membound.kernels.audit.exemptions import Exemption
+from membound.kernels.audit.exemptions import Exemption, read_exemptions
 from membound.kernels.audit.judge import MOST_ISSUE, issue_share, needed_in_flight
 from membound.kernels.audit.machine import Machine
 from membound.kernels.audit.occupancy import does_not_fit, occupancy, resident_blocks
@@ -165,6 +165,20 @@ def test_an_exemption_covers_what_it_names_only(other: dict[str, str]) -> None:
     assert row("laborious", judged("sm_90", (fits,))).status == "issue-bound"
     missing = replace(fits, **other)  # type: ignore[arg-type]
     assert row("laborious", judged("sm_90", (missing,))).status == "fault"
+
+
+def test_a_line_of_exemptions_is_a_row_for_each_operation_and_direction(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    head = "audit,operations,directions,dtype,arch,kind,reason\n"
+    path.write_text(head + 'issue,silu gelu,forward backward,*float16,sm_90,*,"a, test"\n')
+    assert list(read_exemptions(path)) == [
+        Exemption(operation, direction, "issue", "a, test", "*float16", "sm_90")
+        for operation in ("silu", "gelu")
+        for direction in ("forward", "backward")
+    ]
+    path.write_text(head + "isue,silu,forward,*,*,*,a test\n")
+    with pytest.raises(ValueError, match="rows.csv:2: no audit is called 'isue'"):
+        list(read_exemptions(path))
 
 
 def invoke(*arguments: str) -> Result:
