@@ -6,6 +6,7 @@ implementation prepare, verify, time, and verify again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -30,7 +31,8 @@ from .verify import Verified, changed_input, changed_output, outputs_of, restore
 
 Tensors = dict[str, torch.Tensor]
 
-_MAX_LINES, _MAX_REASON = 3, 300  # of an error's text in a record
+_SAYS_WHY = re.compile(r"\b(error|fatal)\b", re.IGNORECASE)
+_MAX_REASON = 300  # characters of an error's text in a record
 _QUICK_TO_PREPARE = 0.002
 """Seconds: what took longer compiled something, or loaded it, and would do so for each shape."""
 
@@ -297,7 +299,9 @@ def _wrong_afterwards(
 
 
 def _line(error: BaseException) -> str:
-    """What matters of an error's lines: compilers say where first and why last."""
+    """What matters of an error's lines: compilers say where first, and why in a line that says so
+    or at the end."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    some = lines if len(lines) <= _MAX_LINES else [*lines[: _MAX_LINES - 1], lines[-1]]
+    why = next((line for line in lines[1:] if _SAYS_WHY.search(line)), None)
+    some = [*lines[:1], why] if why else dict.fromkeys([*lines[:2], *lines[-1:]])
     return "; ".join(some)[:_MAX_REASON] or type(error).__name__

@@ -158,6 +158,11 @@ def test_a_compilers_error_is_a_failure_and_tells_where() -> None:
     status, reason = ending(long)
     assert status == "failed"
     assert reason.startswith("ValueError: at 3:1:; def k():; xxx") and len(reason) < 320
+    assembler = "Internal Triton PTX codegen error\n`ptxas` stderr:\nptxas fatal : 'sm_121a' is unknown"
+    _, reason = ending(RuntimeError(f"{assembler}\nRepro command: ptxas -v"))
+    assert reason == (
+        "RuntimeError: Internal Triton PTX codegen error; ptxas fatal : 'sm_121a' is unknown"
+    )
 
 
 def test_a_hanging_kernel_is_ended_and_nothing_is_left_behind(tmp_path: Path) -> None:
