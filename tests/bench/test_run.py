@@ -158,8 +158,8 @@ def test_a_compilers_error_is_a_failure_and_tells_where() -> None:
     status, reason = ending(long)
     assert status == "failed"
     assert reason.startswith("ValueError: at 3:1:; def k():; xxx") and len(reason) < 320
-    assembler = "Internal Triton PTX codegen error\n`ptxas` stderr:\nptxas fatal : 'sm_121a' is unknown"
-    _, reason = ending(RuntimeError(f"{assembler}\nRepro command: ptxas -v"))
+    log = "`ptxas` stderr:\nptxas fatal : 'sm_121a' is unknown\nRepro command: ptxas -v"
+    _, reason = ending(RuntimeError(f"Internal Triton PTX codegen error\n{log}"))
     assert reason == (
         "RuntimeError: Internal Triton PTX codegen error; ptxas fatal : 'sm_121a' is unknown"
     )
