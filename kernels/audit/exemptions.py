@@ -29,7 +29,10 @@ Audit = Literal[
 
 @dataclass(frozen=True)
 class Exemption:
-    """All but audit and reason are patterns: "*", "gather_*", "sm_1*", "*float16"."""
+    """All but audit and reason are patterns: "*", "gather_*", "sm_1*", "*float16".
+
+    variant: "" is the default form alone.
+    """
 
     operation: str
     direction: str
@@ -38,6 +41,7 @@ class Exemption:
     dtype: str = "*"
     arch: str = "*"
     kind: str = "*"  # of the shape
+    variant: str = ""
 
     def covers(self, fault: Fault) -> bool:
         return self.audit == fault.audit and all(
@@ -56,9 +60,10 @@ class Fault:
     dtype: str
     arch: str
     kind: str
+    variant: str
 
 
-_PATTERNS = ("operation", "direction", "dtype", "arch", "kind")
+_PATTERNS = ("operation", "direction", "dtype", "arch", "kind", "variant")
 
 
 def read_exemptions(path: Path) -> Iterator[Exemption]:

@@ -177,7 +177,7 @@ def test_a_line_of_exemptions_is_a_row_for_each_operation_and_direction(tmp_path
         for direction in ("forward", "backward")
     ]
     path.write_text(head + "isue,silu,forward,*,*,*,a test\n")
-    with pytest.raises(ValueError, match="rows.csv:2: no audit is called 'isue'"):
+    with pytest.raises(ValueError, match=r"rows\.csv:2: no audit is called 'isue'"):
         list(read_exemptions(path))
 
 
