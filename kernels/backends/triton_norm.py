@@ -264,7 +264,7 @@ def forward(spec: Spec, eps: float, code: str = "", scales: str = "") -> Prepare
     code, scales: where there are q, scale and scales in place of y, as `put_codes` has them.
     """
     constants = {"EPS": eps, "FORMAT": code, "SCALES": scales, "SM": spec.target.sm}
-    return row_map(spec, norm_forward, norm_forward_long, constants)
+    return row_map(spec, norm_forward, constants, long=norm_forward_long)
 
 
 def backward(spec: Spec, normed: str) -> Prepared:

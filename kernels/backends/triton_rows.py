@@ -3,7 +3,8 @@
 1. A row that fits is one tile: read once, kept in registers, reduced, written. Short rows share a
    program, so that a program always has some 16 KB in flight.
 2. A row too long for registers is walked in chunks, twice where its statistic is needed first: the
-   second walk is the schedule's re-read.
+   second walk is the schedule's re-read. Where one function serves both, the first chunk is what
+   stays in registers, and of a row that fits there are no more.
 3. Sums by column: programs leave one row of float32 partials each; a second kernel adds them in a
    fixed order.
 4. 64-bit row offsets; loads of data used once are evict-first, stores streaming; the weight and
@@ -131,9 +132,14 @@ def sum_kernel(
 
 
 def row_map(
-    spec: Spec, single: Any, long: Any, constants: Mapping[str, Any], *, backward: bool = False
+    spec: Spec,
+    single: Any,
+    constants: Mapping[str, Any],
+    *,
+    long: Any = None,
+    backward: bool = False,
 ) -> Prepared:
-    """Rows to rows: `single` where a row is one tile, `long` where it is walked.
+    """Rows to rows: `single`, or `long` if there is one, where a row is walked in chunks of BLOCK.
 
     Their parameters are operands by name (None where the operation has no such operand), the
     constants, and M, N, ROWS, BLOCK and STORE. The rows are those of what is read first.
@@ -141,7 +147,7 @@ def row_map(
     columns = spec.io.reads[0].shape[-1]
     rows = spec.io.reads[0].elements // max(columns, 1)
     block, whole = row_block(columns, LONGEST_BACKWARD if backward else LONGEST)
-    function = single if whole else long
+    function = single if whole or long is None else long
     fixed = {"M": rows, "N": columns, "BLOCK": block, "STORE": store(spec), **constants}
     names = [name for name in function.arg_names if name not in (*fixed, "ROWS")]
     pointers, absent = present(spec, names)

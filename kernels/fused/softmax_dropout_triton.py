@@ -21,40 +21,28 @@ def _backward(
     ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     row = tile_rows(ROWS)
+    there = (row < M)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
-    mask = (row < M)[:, None] & (column < N)
     at = row[:, None] * N + column
-    weight = tl.exp(once(x, at, mask) - kept(lse, row, row < M)[:, None])
-    d = once(dy, at, mask) * row_factors(state, row, 0, N, ROWS, BLOCK)
-    total = tl.sum(weight * d, 1)[:, None]
-    put(dx, at, (d - total) * weight, mask, STORE)
-
-
-@triton.jit
-def _backward_long(
-    dy, x, lse, state, dx,
-    M: tl.constexpr, N: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
-    row = tile_rows(1)
-    logarithm = tl.load(lse + row)[:, None]
-    sums = tl.zeros((1, BLOCK), tl.float32)
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)[None, :]
-        at = row[:, None] * N + column
-        d = kept(dy, at, column < N) * row_factors(state, row, start, N, 1, BLOCK)
-        sums += tl.exp(kept(x, at, column < N) - logarithm) * d
+    logarithm = kept(lse, row, row < M)[:, None]
+    weight = tl.exp(once(x, at, there & (column < N)) - logarithm)
+    d = once(dy, at, there & (column < N)) * row_factors(state, row, 0, N, ROWS, BLOCK)
+    sums = weight * d
+    for start in range(BLOCK, N, BLOCK):
+        mask = there & (column + start < N)
+        more = kept(dy, at + start, mask) * row_factors(state, row, start, N, ROWS, BLOCK)
+        sums += tl.exp(kept(x, at + start, mask) - logarithm) * more
     total = tl.sum(sums, 1)[:, None]
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)[None, :]
-        at = row[:, None] * N + column
-        d = once(dy, at, column < N) * row_factors(state, row, start, N, 1, BLOCK)
-        weight = tl.exp(once(x, at, column < N) - logarithm)
-        put(dx, at, (d - total) * weight, column < N, STORE)
+    put(dx, at, (d - total) * weight, there & (column < N), STORE)
+    for start in range(BLOCK, N, BLOCK):
+        mask = there & (column + start < N)
+        d = once(dy, at + start, mask) * row_factors(state, row, start, N, ROWS, BLOCK)
+        weight = tl.exp(once(x, at + start, mask) - logarithm)
+        put(dx, at + start, (d - total) * weight, mask, STORE)
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
     if direction == "forward":
         constants = {"SCALE": 1.0, "LOG": False, "CAUSAL": False}
-        return row_map(spec, forward, forward_long, constants)
-    return row_map(spec, _backward, _backward_long, {}, backward=True)
+        return row_map(spec, forward, constants, long=forward_long)
+    return row_map(spec, _backward, {}, backward=True)

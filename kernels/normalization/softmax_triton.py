@@ -133,32 +133,20 @@ def _backward(
     own = tl.where(row < M, _own(row, N, CAUSAL), 0)
     d = _load(dy, at, column, own, N, 0.0, "evict_first", CAUSAL)
     p = _load(y, at, column, own, N, 0.0, "evict_first", CAUSAL)
-    total = tl.sum(d if LOG else d * p, 1)[:, None]
+    sums = d if LOG else d * p
+    for start in range(BLOCK, N, BLOCK):
+        more = _load(dy, at + start, column + start, own, N, 0.0, "", CAUSAL)
+        if not LOG:
+            more *= _load(y, at + start, column + start, own, N, 0.0, "", CAUSAL)
+        sums += more
+    total = tl.sum(sums, 1)[:, None]
     put(dx, at, _gradient(d, p, total, column < own, SCALE, LOG), (row < M) & (column < N), STORE)
-
-
-@triton.jit
-def _backward_long(
-    dy, y, dx,
-    M: tl.constexpr, N: tl.constexpr, SCALE: tl.constexpr,
-    LOG: tl.constexpr, CAUSAL: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    own = _own(row, N, CAUSAL)
-    sums = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        at = row * N + column
-        d = _load(dy, at, column, own, N, 0.0, "", CAUSAL)
-        sums += d if LOG else d * _load(y, at, column, own, N, 0.0, "", CAUSAL)
-    total = tl.sum(sums, 0)
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        at = row * N + column
-        d = _load(dy, at, column, own, N, 0.0, "evict_first", CAUSAL)
-        p = _load(y, at, column, own, N, 0.0, "evict_first", CAUSAL)
-        put(dx, at, _gradient(d, p, total, column < own, SCALE, LOG), column < N, STORE)
+    for start in range(BLOCK, N, BLOCK):
+        further = column + start
+        d = _load(dy, at + start, further, own, N, 0.0, "evict_first", CAUSAL)
+        p = _load(y, at + start, further, own, N, 0.0, "evict_first", CAUSAL)
+        out = _gradient(d, p, total, further < own, SCALE, LOG)
+        put(dx, at + start, out, (row < M) & (further < N), STORE)
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
@@ -169,5 +157,5 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         "CAUSAL": name == "causal_softmax",
     }
     if direction == "forward":
-        return row_map(spec, forward, forward_long, constants)
-    return row_map(spec, _backward, _backward_long, constants, backward=True)
+        return row_map(spec, forward, constants, long=forward_long)
+    return row_map(spec, _backward, constants, backward=True)

@@ -76,7 +76,7 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     name = spec.operation.name
     if name in _ROWS:
         constants = {"FORMAT": _ROWS[name], "SM": spec.target.sm}
-        return row_map(spec, _rows, _rows, constants)
+        return row_map(spec, _rows, constants)
     code, scales = _RUNS[name]
     pointers, absent = present(spec, ("q", "scale", "scales", "y"))
     constants = absent | {"FORMAT": code, "SCALES": scales}

@@ -67,33 +67,21 @@ def _rows(
 ):  # fmt: skip
     row = tile_rows(ROWS)
     column = tl.arange(0, BLOCK)[None, :]
-    mask = (row < M)[:, None] & (column < N)
+    there = (row < M)[:, None]
     at = row[:, None] * N + column
-    value = once(x, at, mask)
-    scale = _row_scale(tl.max(magnitude(value), 1), LARGEST)
+    value = once(x, at, there & (column < N))
+    found = magnitude(value)
+    for start in range(BLOCK, N, BLOCK):
+        more = kept(x, at + start, there & (column + start < N))
+        found = tl.maximum(found, magnitude(more))
+    scale = _row_scale(tl.max(found, 1), LARGEST)
     tl.store(scales + row, scale, mask=row < M)
-    code = encode(value * tl.div_rn(1.0, scale)[:, None], FORMAT, SM)
-    put(q, at, code, mask, STORE)
-
-
-@triton.jit
-def _rows_long(
-    x, q, scales,
-    M: tl.constexpr, N: tl.constexpr, FORMAT: tl.constexpr, LARGEST: tl.constexpr,
-    SM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STORE: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    found = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        found = tl.maximum(found, magnitude(kept(x, row * N + column, column < N)))
-    scale = _row_scale(tl.max(found, 0), LARGEST)
-    tl.store(scales + row, scale)
-    reciprocal = tl.div_rn(1.0, scale)
-    for start in range(0, N, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        value = once(x, row * N + column, column < N)
-        put(q, row * N + column, encode(value * reciprocal, FORMAT, SM), column < N, STORE)
+    reciprocal = tl.div_rn(1.0, scale)[:, None]
+    put(q, at, encode(value * reciprocal, FORMAT, SM), there & (column < N), STORE)
+    for start in range(BLOCK, N, BLOCK):
+        mask = there & (column + start < N)
+        more = once(x, at + start, mask)
+        put(q, at + start, encode(more * reciprocal, FORMAT, SM), mask, STORE)
 
 
 def quantize_run(spec: Spec, code: str, scales: str, f: Any = None) -> Prepared:
@@ -130,4 +118,4 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         return quantize_run(spec, *_RUNS[name])
     code, largest = _ROWS[name]
     constants = {"FORMAT": code, "LARGEST": largest, "SM": spec.target.sm}
-    return row_map(spec, _rows, _rows_long, constants)
+    return row_map(spec, _rows, constants)
