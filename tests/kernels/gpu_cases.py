@@ -106,6 +106,7 @@ ACTIVATIONS = {
 }
 SPECIAL = (-inf, inf, nan, -0.0, 60.0, -60.0, 3e38, -3e38, 89.0, -89.0)
 LONG = ("read", "rms_norm", "layer_norm", "softmax")  # rows beyond a tile: slow, one of a kind
+WALKED = ("l2_norm", "quantize_int8_rows", "softmax_dropout")  # in Triton, as those but of one row
 FULL_DTYPE = dtypes.bfloat16  # the others run at one shape: they differ only where converted
 
 
@@ -122,10 +123,12 @@ def specs(
                 shapes = shapes[:2] if dtype == operation.dtypes[-1] else []
                 if shapes and operation.name in ENCODED:
                     shapes = [shapes[0], EVERY]
+                if shapes and toolchain is interpret and operation.name in WALKED:
+                    shapes = [*shapes, {"rows": 1, "columns": 20_001}]
             converted = dtype != FULL_DTYPE and FULL_DTYPE in operation.dtypes
             if toolchain is simulate and converted and operation.name not in OPERATIONS:
                 continue  # slow: how types are converted is seen on those
-            if operation.name not in LONG:
+            if operation.name not in LONG + WALKED:
                 shapes = [shape for shape in shapes if shape.get("columns", 0) <= 16_384]
             for dims in _fitting(operation, shapes if dtype == FULL_DTYPE else shapes[:1]):
                 yield (
