@@ -361,10 +361,13 @@ struct BackwardTile {
   }
 };
 
+// On a multiprocessor at least. Left alone, the compiler spills to have one block more.
+constexpr int kBlocksOfTiles = 2;
+
 // Operands are those of the rule, in its order.
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
           bool kStaged, typename... Operands>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
     pool_forward_tiles(const typename Rule::T* x, long long planes, int height, int width,
                        int out_height, int out_width, int bands, int band_rows, int lanes,
                        int padding, int together, Operands... operands) {
@@ -376,7 +379,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
           bool kStaged, typename... Operands>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
     pool_backward_tiles(typename Rule::T* dx, long long planes, int height, int width,
                         int out_height, int out_width, int bands, int band_rows, int lanes,
                         int padding, int together, Operands... operands) {
@@ -388,7 +391,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The same with windows that differ; the last four are the divisors of an axis, see Divider.
 template <class Rule, int kBytes, Reuse kStores, int kThreads, bool kStaged, typename... Operands>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
     pool_forward_adaptive(const typename Rule::T* x, long long planes, int height, int width,
                           int out_height, int out_width, int bands, int band_rows, int lanes,
                           int together, unsigned long long by_height,
@@ -401,7 +404,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Rule, int kBytes, Reuse kStores, int kThreads, bool kStaged, typename... Operands>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
     pool_backward_adaptive(typename Rule::T* dx, long long planes, int height, int width,
                            int out_height, int out_width, int bands, int band_rows, int lanes,
                            int together, unsigned long long by_height,
