@@ -131,6 +131,16 @@ def test_the_first_of_equals_wins_and_a_window_of_minus_infinity_has_a_place(
     assert torch.equal(buffers["offset"], exact["offset"])
 
 
+@pytest.mark.skipif(not EVERY, reason="MEMBOUND_AUDIT=all")
+def test_sanitizers_find_nothing() -> None:
+    planned = Libraries()
+    for case in RAGGED:
+        case.on(Planner(planned))
+    planned.compile(sanitize=True)
+    toolchain = EmulatorToolchain(planned, sanitize=True)
+    assert {case.name: wrong(case, toolchain) for case in RAGGED} == {c.name: None for c in RAGGED}
+
+
 def asked_for(case: Case, toolchain: EmulatorToolchain) -> tuple[int, int | None, list[Traffic]]:
     """(bytes that a launch asks for, the bytes it states, what its launches moved).
 
