@@ -1,9 +1,9 @@
 """What an audit finds and lets pass, row by row, with the reason: exemptions.csv.
 
 A row is what one audit says of one direction of an operation; a line of the file is a row for each
-of its operations and directions. A row that is no longer needed fails the tests, as does a fault
-that no row lists. Of `issue`: an H200 and a B200 issue 60 % of what they can with 4.2 and 2.9
-instructions per byte, or 0.52 and 0.37 special functions.
+of its operations (`operation:variant`) and directions. A row that is no longer needed fails the
+tests, as does a fault that no row lists. Of `issue`: an H200 and a B200 issue 60 % of what they can
+with 4.2 and 2.9 instructions per byte, or 0.52 and 0.37 special functions.
 """
 
 from __future__ import annotations
@@ -75,13 +75,15 @@ def read_exemptions(path: Path) -> Iterator[Exemption]:
             if audit not in get_args(Audit):
                 raise ValueError(f"{path.name}:{reader.line_num}: no audit is called {audit!r}")
             for operation in line["operations"].split():
+                name, _, variant = operation.partition(":")
                 for direction in line["directions"].split():
                     yield Exemption(
-                        operation,
+                        name,
                         direction,
                         cast(Audit, audit),
                         line["reason"],
-                        *(line[name] for name in ("dtype", "arch", "kind")),
+                        *(line[pattern] for pattern in ("dtype", "arch", "kind")),
+                        variant,
                     )
 
 

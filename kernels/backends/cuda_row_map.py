@@ -7,7 +7,7 @@ the device has them, then read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +96,12 @@ def prepare_map(
     partial: bool = False,
     more: int = 0,
     single: bool = False,
+    in_place: Mapping[str, str] | None = None,
 ) -> Prepared:
     """`kernel`, or `<kernel>_steps`, of `source` over the rows of the direction's matrices.
 
-    options: further template arguments. single: as in `map_plan`. Raises CannotPrepare where it
-    does not compile or a row has 2^31 columns.
+    options: further template arguments. single: as in `map_plan`. in_place: as in `Prepared`.
+    Raises CannotPrepare where it does not compile or a row has 2^31 columns.
     """
     matrix = next(t for t in spec.io.operands.values() if len(t.shape) > 1)
     columns = int(matrix.shape[-1])
@@ -125,17 +126,21 @@ def prepare_map(
     if path != "registers":
         kernel += "_steps"
         named.append(str(path in {"shared", "cluster"}).lower())
-    (built,) = build(spec, source, f"{kernel}<{', '.join(named)}>")
+    over = in_place or {}
+    defines = {"MEMBOUND_IN_PLACE": "1"} if over else {}
+    (built,) = build(spec, source, f"{kernel}<{', '.join(named)}>", **defines)
     geometry = plan.geometry(rows, spec.target)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
-        data = operands(tensors, spec.io.operands.values())
+        known = {**tensors, **{output: tensors[read] for output, read in over.items()}}
+        data = operands(known, spec.io.operands.values())
         if not rows or not columns:
             return nothing
-        return built.bind(stream, geometry, arguments(data, sizes(spec, plan, tensors)))
+        return built.bind(stream, geometry, arguments(data, sizes(spec, plan, known)))
 
     return Prepared(
         bind,
+        in_place=over,
         choice={"path": path, "plan": str(plan)},
         schedule_bytes=bytes_of_two_reads(spec.io) if path == "twice" else None,
     )

@@ -87,36 +87,43 @@ struct Bits<1> {
   unsigned char words[1];
 };
 
+// What a kernel may write later is not read by way of the read-only path.
+#ifdef MEMBOUND_IN_PLACE
+#define LOAD_ONCE "ld.global.L1::no_allocate"
+#else
+#define LOAD_ONCE "ld.global.nc.L1::no_allocate"
+#endif
+
 template <typename Bits32>
 __device__ inline void load_streaming(const void* p, Bits32& bits) {
   constexpr int kBytes = sizeof(Bits32);
   auto& w = bits.words;
   if constexpr (kBytes == 1) {
     unsigned short byte;
-    asm("ld.global.nc.L1::no_allocate.b8 %0, [%1];" : "=h"(byte) : "l"(p));
+    asm(LOAD_ONCE ".b8 %0, [%1];" : "=h"(byte) : "l"(p));
     w[0] = static_cast<unsigned char>(byte);
   } else if constexpr (kBytes == 2) {
-    asm("ld.global.nc.L1::no_allocate.b16 %0, [%1];" : "=h"(w[0]) : "l"(p));
+    asm(LOAD_ONCE ".b16 %0, [%1];" : "=h"(w[0]) : "l"(p));
   } else if constexpr (kBytes == 4) {
-    asm("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(w[0]) : "l"(p));
+    asm(LOAD_ONCE ".b32 %0, [%1];" : "=r"(w[0]) : "l"(p));
   } else if constexpr (kBytes == 8) {
-    asm("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p));
+    asm(LOAD_ONCE ".v2.b32 {%0, %1}, [%2];" : "=r"(w[0]), "=r"(w[1]) : "l"(p));
   } else if constexpr (kBytes == 16) {
-    asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+    asm(LOAD_ONCE ".v4.b32 {%0, %1, %2, %3}, [%4];"
         : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
         : "l"(p));
   } else {
     static_assert(kBytes == 32, "1 to 32 bytes");
 #if __CUDA_ARCH__ >= 1000
-    asm("ld.global.nc.L1::no_allocate.v8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
+    asm(LOAD_ONCE ".v8.b32 {%0, %1, %2, %3, %4, %5, %6, %7}, [%8];"
         : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]), "=r"(w[4]), "=r"(w[5]), "=r"(w[6]),
           "=r"(w[7])
         : "l"(p));
 #else
-    asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+    asm(LOAD_ONCE ".v4.b32 {%0, %1, %2, %3}, [%4];"
         : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
         : "l"(p));
-    asm("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4+16];"
+    asm(LOAD_ONCE ".v4.b32 {%0, %1, %2, %3}, [%4+16];"
         : "=r"(w[4]), "=r"(w[5]), "=r"(w[6]), "=r"(w[7])
         : "l"(p));
 #endif
@@ -159,7 +166,8 @@ __device__ inline void store_streaming(void* p, const Bits32& bits) {
 
 #endif  // MEMBOUND_EMULATOR
 
-// N elements at p, which is aligned for them and which this kernel does not write.
+// N elements at p, which is aligned for them. This kernel does not write them, or is built with
+// MEMBOUND_IN_PLACE, and whoever writes an element has read it before.
 template <Reuse kReuse, int N, typename T>
 __device__ Vector<T, N> load(const T* p) {
 #ifdef MEMBOUND_EMULATOR

@@ -10,8 +10,9 @@ whatever the row holds. A target that is no class makes both NaN and is never fo
 row; PyTorch stops the device.
 
 `cross_entropy_forward_backward` makes loss and gradient from one read of the logits, for a dloss
-that is known beforehand; dx is written beside x, so that it can be run again, where others write
-it in place: the bytes are the same.
+that is known beforehand. dx is written beside x, so that it can be run again; its variant
+`in_place` writes it over x, as models with large vocabularies do: the bytes are the same, in half
+the memory.
 """
 
 from __future__ import annotations

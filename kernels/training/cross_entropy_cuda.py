@@ -13,6 +13,10 @@ from ..spec import Prepared, Spec
 from .cross_entropy import SMOOTHING
 
 _SOURCE = Path(__file__).with_name("cross_entropy.cu")
+VARIANTS = {
+    "cross_entropy_forward_backward": ("in_place",),
+    "cross_entropy_smoothed_forward_backward": ("in_place",),
+}
 
 
 def prepare(direction: str, spec: Spec) -> Prepared:
@@ -42,4 +46,5 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         streams=1,
         unpacked=gradient,
         single=not gradient,
+        in_place={"dx": "x"} if spec.variant == "in_place" else None,
     )

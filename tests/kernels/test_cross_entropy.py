@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
 import torch
+from membound.kernels.audit.machine import disassemble
+from membound.kernels.backends.cuda_nvrtc import CompileOnly
+from membound.kernels.discovery import Implementation
 from membound.kernels.dtypes import float32
 from membound.kernels.inputs import evaluate
 from membound.kernels.operation import DirectionName
+from membound.kernels.spec import Spec
+from membound.kernels.target import reference_target
 from membound.kernels.training import cross_entropy
+from membound.tests.emulator.cases import blank, place
 from membound.tests.emulator.run import CATALOGUE, prepare, run_cuda, spec_of
-from membound.tests.emulator.toolchain import Libraries, Planner
+from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
 from torch.nn import functional
 
 CLASSES = (2, 33, 1025, 70_001)
@@ -27,6 +34,16 @@ ASKED: list[tuple[str, DirectionName]] = [
     *((name + BOTH, "forward") for name in LOSSES),
 ]
 
+IN_PLACE = [
+    replace(
+        spec_of(name + BOTH, "forward", {"rows": 13, "columns": columns}, float32),
+        target=reference_target(arch),
+    )
+    for name in LOSSES
+    for arch, columns in (("sm_90", 33), ("sm_90", 20_001), ("sm_90", 70_001), ("sm_75", 70_001))
+]
+"""In registers, in shared memory, in that of a cluster, and read twice."""
+
 
 @pytest.fixture(scope="module")
 def libraries() -> Libraries:
@@ -35,8 +52,16 @@ def libraries() -> Libraries:
         for columns in CLASSES:
             dims = {"rows": 1, "columns": columns}
             prepare(spec_of(name, direction, dims, float32), Planner(planned))
+    for spec in IN_PLACE:
+        for one in (spec, replace(spec, variant="in_place")):
+            one_of(one).prepare(replace(one, toolchain=Planner(planned)))
     planned.compile()
     return planned
+
+
+def one_of(spec: Spec) -> Implementation:
+    found = CATALOGUE.implementations(spec.operation, ["cuda"])
+    return next(one for one in found if one.variant == spec.variant)
 
 
 def run(
@@ -105,6 +130,36 @@ def test_losses_of_logarithms_know_the_same_targets(
         for output, value in run(libraries, name, way, inputs).items():
             agree(value, exact[output])
             assert not value[8].any() and value[9:12].isnan().all()
+
+
+@pytest.mark.parametrize("spec", IN_PLACE, ids=lambda s: f"{s.target.arch}-{s.dims['columns']}")
+def test_written_over_the_logits_a_gradient_is_the_same(libraries: Libraries, spec: Spec) -> None:
+    x, target = special_rows(spec.dims["columns"])
+    inputs = {"x": x, "target": target, "dloss": torch.randn(len(x))}
+    expected = run_cuda(libraries, spec, inputs)
+    over = replace(spec, variant="in_place", toolchain=EmulatorToolchain(libraries))
+    prepared = one_of(over).prepare(over)
+    buffers = {t.name: blank(t).zero_() for t in over.io.outputs}
+    buffers |= {t.name: place(t, inputs[t.name]) for t in over.io.reads}
+    prepared.bind(buffers, None)()
+    assert prepared.in_place == {"dx": "x"} and not buffers["dx"].any()
+    for name, output in (("x", "dx"), ("loss", "loss")):
+        assert torch.equal(buffers[name].view(torch.int32), expected[output].view(torch.int32))
+    (launched,) = over.toolchain.launches
+    moved = launched.traffic[buffers["x"].data_ptr()]
+    reads = 2 if prepared.choice["path"] == "twice" else 1
+    assert (moved.loaded, moved.stored) == (reads * x.nbytes, x.nbytes)
+
+
+@pytest.mark.parametrize("variant", ["", "in_place"])
+def test_what_is_written_over_is_not_read_as_constant(variant: str) -> None:
+    toolchain = CompileOnly()
+    spec = replace(IN_PLACE[1], variant=variant, toolchain=toolchain)
+    one_of(spec).prepare(spec)
+    (kernel,) = toolchain.kernels
+    code = disassemble(kernel.compiled.code)[kernel.symbol]
+    loads = [one.opcode for one in code.instructions if one.name == "LDG"]
+    assert loads and any("CONSTANT" in opcode for opcode in loads) == (not variant)
 
 
 def agree(got: torch.Tensor, exact: torch.Tensor, rtol: float = 1e-5) -> None:
