@@ -83,7 +83,7 @@ def read_exemptions(path: Path) -> Iterator[Exemption]:
                         cast(Audit, audit),
                         line["reason"],
                         *(line[pattern] for pattern in ("dtype", "arch", "kind")),
-                        variant,
+                        variant=variant,
                     )
 
 
