@@ -11,9 +11,12 @@ REASON = "ladder step"
 
 
 def _rows(
-    variant: str, *audits: Audit, operation: str = "*", direction: str = "*"
+    variant: str, *audits: Audit, operation: str = "*", direction: str = "*", kind: str = "*"
 ) -> list[Exemption]:
-    return [Exemption(operation, direction, audit, REASON, variant=variant) for audit in audits]
+    return [
+        Exemption(operation, direction, audit, REASON, kind=kind, variant=variant)
+        for audit in audits
+    ]
 
 
 LADDER_STEPS = (
@@ -23,4 +26,5 @@ LADDER_STEPS = (
     *_rows("vector", "load_width", operation="layer_norm", direction="backward"),  # its sums
     *_rows("vector", "store_width", operation="max_pool2d", direction="forward"),
     *_rows("registers", "issue"),
+    *_rows("registers", "in_flight", operation="layer_norm", direction="backward", kind="layer"),
 )
