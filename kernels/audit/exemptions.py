@@ -82,7 +82,9 @@ def read_exemptions(path: Path) -> Iterator[Exemption]:
                         direction,
                         cast(Audit, audit),
                         line["reason"],
-                        *(line[pattern] for pattern in ("dtype", "arch", "kind")),
+                        dtype=line["dtype"],
+                        arch=line["arch"],
+                        kind=line["kind"],
                         variant=variant,
                     )
 
