@@ -21,7 +21,6 @@ from ..target import Target, reference_target
 from .cases import REAL_KINDS, Case, launches, planned, real_cases
 from .exemptions import EXEMPTIONS, Exemption, Fault, exempted
 from .judge import Figures, fault, faults, figures
-from .ladder_steps import LADDER_STEPS
 from .machine import Machine, MissingTool, disassemble, require_disassemblers
 from .main_path import Way, busiest, main_path
 
@@ -99,7 +98,7 @@ def audit(
     archs: Iterable[str],
     *,
     kinds: Collection[str] = REAL_KINDS,
-    exemptions: Sequence[Exemption] = (*EXEMPTIONS, *LADDER_STEPS),
+    exemptions: Sequence[Exemption] = EXEMPTIONS,
     steps: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Audited:
