@@ -21,17 +21,12 @@ __device__ void store_codes(const Span& row, unsigned char* q, int vector,
 }
 
 template <typename T, class Plan, Reuse kStores, class Format>
-struct QuantizeRows {
-  static constexpr int kWidth = elements_in<T, Plan::kBytes>();
-  using Span = Cut<T, kWidth, Plan::kRagged>;
-  using Loaded = Packed<T, kWidth>;
-  using Kept = Loaded;
-  const T* x;
+struct QuantizeRows : OneMatrix<T, Plan> {
+  using typename OneMatrix<T, Plan>::Kept;
+  using typename OneMatrix<T, Plan>::Span;
+  static constexpr int kWidth = OneMatrix<T, Plan>::kWidth;
   unsigned char* q;
   float* scales;
-  long long rows;
-  int columns;
-  int shift;       // elements that matrices begin past a vector
   float largest;   // code
   float smallest;  // scale: its reciprocal is finite
 
@@ -42,16 +37,6 @@ struct QuantizeRows {
     float scale, reciprocal;
     __device__ float positive() const { return float_of(bits_of(scale) & kMagnitude); }
   };
-
-  __device__ Span cut(long long n) const {
-    return whole_row<T, kWidth, Plan::kRagged>(n, rows, columns, shift);
-  }
-  __device__ Nothing early(long long) const { return {}; }
-  template <Reuse kReuse>
-  __device__ Loaded load(const Span& cut, int v) const {
-    return cut.read.template load<kReuse>(x, v);
-  }
-  __device__ const Kept& keep(const Loaded& loaded) const { return loaded; }
 
   template <int kVectors>
   __device__ void add(State& state, const Span&, int, int, const Kept (&values)[kVectors]) const {

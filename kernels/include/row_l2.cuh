@@ -8,17 +8,12 @@
 #include "row_map.cuh"
 
 template <typename T, class Plan, Reuse kStores>
-struct L2Forward {
-  static constexpr int kWidth = elements_in<T, Plan::kBytes>();
-  using Span = Cut<T, kWidth, Plan::kRagged>;
-  using Loaded = Packed<T, kWidth>;
-  using Kept = Loaded;
-  const T* x;
+struct L2Forward : OneMatrix<T, Plan> {
+  using typename OneMatrix<T, Plan>::Kept;
+  using typename OneMatrix<T, Plan>::Span;
+  static constexpr int kWidth = OneMatrix<T, Plan>::kWidth;
   T* y;
   float* norm;
-  long long rows;
-  int columns;
-  int shift;  // elements that matrices begin past a vector
   float eps;
 
   struct State {
@@ -28,16 +23,6 @@ struct L2Forward {
     float norm, reciprocal;
     __device__ float positive() const { return norm; }
   };
-
-  __device__ Span cut(long long n) const {
-    return whole_row<T, kWidth, Plan::kRagged>(n, rows, columns, shift);
-  }
-  __device__ Nothing early(long long) const { return {}; }
-  template <Reuse kReuse>
-  __device__ Loaded load(const Span& cut, int v) const {
-    return cut.read.template load<kReuse>(x, v);
-  }
-  __device__ const Kept& keep(const Loaded& loaded) const { return loaded; }
 
   // In float32 before squaring: 300^2 is infinite in float16.
   template <int kVectors>

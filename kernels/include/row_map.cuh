@@ -64,6 +64,29 @@ __device__ Cut<T, kWidth, kRagged> whole_row(long long n, long long rows, int co
   return {row, row};
 }
 
+// What bodies have in common that reduce the rows of one matrix, and keep them as they are.
+template <typename T, class Plan>
+struct OneMatrix {
+  static constexpr int kWidth = elements_in<T, Plan::kBytes>();
+  using Span = Cut<T, kWidth, Plan::kRagged>;
+  using Loaded = Packed<T, kWidth>;
+  using Kept = Loaded;
+  const T* x;
+  long long rows;
+  int columns;
+  int shift;  // elements that matrices begin past a vector
+
+  __device__ Span cut(long long n) const {
+    return whole_row<T, kWidth, Plan::kRagged>(n, rows, columns, shift);
+  }
+  __device__ Nothing early(long long) const { return {}; }
+  template <Reuse kReuse>
+  __device__ Loaded load(const Span& cut, int v) const {
+    return cut.read.template load<kReuse>(x, v);
+  }
+  __device__ const Kept& keep(const Loaded& loaded) const { return loaded; }
+};
+
 // Rows that fit in registers. Where there are registers for it (kAhead), the next row is asked for
 // before this one is reduced, so that a block always has loads on their way.
 template <class Plan, class Body>

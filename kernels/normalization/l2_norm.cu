@@ -14,14 +14,16 @@ template <typename T, class Plan, Reuse kStores>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     l2_norm_forward(const T* x, T* y, float* norm, long long rows, int columns, int shift,
                     float eps) {
-  rows_in_registers<Plan>(L2Forward<T, Plan, kStores>{x, y, norm, rows, columns, shift, eps});
+  rows_in_registers<Plan>(
+      L2Forward<T, Plan, kStores>{{x, rows, columns, shift}, y, norm, eps});
 }
 
 template <typename T, class Plan, Reuse kStores, bool kStaged>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     l2_norm_forward_steps(const T* x, T* y, float* norm, long long rows, int columns, int shift,
                           float eps) {
-  rows_in_steps<Plan, kStaged>(L2Forward<T, Plan, kStores>{x, y, norm, rows, columns, shift, eps});
+  rows_in_steps<Plan, kStaged>(
+      L2Forward<T, Plan, kStores>{{x, rows, columns, shift}, y, norm, eps});
 }
 
 template <typename T, class Plan, Reuse kStores>

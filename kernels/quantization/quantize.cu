@@ -7,8 +7,8 @@ template <typename T, class Plan, Reuse kStores, class Format>
 __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     quantize_rows(const T* x, unsigned char* q, float* scales, long long rows, int columns,
                   int shift, float largest, float smallest) {
-  rows_in_registers<Plan>(QuantizeRows<T, Plan, kStores, Format>{x, q, scales, rows, columns, shift,
-                                                                 largest, smallest});
+  rows_in_registers<Plan>(QuantizeRows<T, Plan, kStores, Format>{
+      {x, rows, columns, shift}, q, scales, largest, smallest});
 }
 
 template <typename T, class Plan, Reuse kStores, class Format, bool kStaged>
@@ -16,5 +16,5 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     quantize_rows_steps(const T* x, unsigned char* q, float* scales, long long rows, int columns,
                         int shift, float largest, float smallest) {
   rows_in_steps<Plan, kStaged>(QuantizeRows<T, Plan, kStores, Format>{
-      x, q, scales, rows, columns, shift, largest, smallest});
+      {x, rows, columns, shift}, q, scales, largest, smallest});
 }
