@@ -158,9 +158,13 @@ def one_row(
     out: tuple[Any, Any, int, int],
     across: tuple[Any, Any, int],
 ) -> bool:
+    """A row of windows, their rows `begin` to `end` being inside the image."""
+    void: bool
     if settings[1] == 2 and settings[0] - settings[2] <= 2:
-        return _row_of_pairs(x, first, width, begin, end, settings, out)
-    return _row_of_windows(x, first, width, begin, end, settings, out, across)
+        void = _row_of_pairs(x, first, width, begin, end, settings, out)
+    else:
+        void = _row_of_windows(x, first, width, begin, end, settings, out, across)
+    return void
 
 
 @inlined
