@@ -35,9 +35,12 @@ def prepare_plane_map(
     loads = loads_per_thread(spec.target, len(inputs), width)
     element = TYPES[spec.dtype.name]
     types = ", ".join([element, *(element for _ in inputs)])
-    name = f"plane_map<{functor}<{element}>, {width}, {loads}, {reuse(spec)}, {types}>"
+    elements = width * 8 // spec.dtype.bits
+    planes = "kMany" if area < elements else "kTwo" if area % elements else "kOne"
+    shape = f"PlanesOfVector::{planes}, {width}, {loads}, {reuse(spec)}"
+    name = f"plane_map<{functor}<{element}>, {shape}, {types}>"
     (kernel,) = build(spec, source, name)
-    blocks = blocks_for(y.elements, THREADS * loads * (width * 8 // spec.dtype.bits))
+    blocks = blocks_for(y.elements, THREADS * loads * elements)
     sizes = (
         *(numpy.int64(y.elements), numpy.int32(area), numpy.int32(channels)),
         divider(area),

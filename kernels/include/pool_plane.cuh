@@ -6,6 +6,8 @@
 // 2. Elementwise over everything: vectors are cut where memory is aligned, and a vector may lie in two
 //    planes. A thread finds its plane once, in 64 bits, and the planes of its elements by a
 //    comparison; where planes are smaller than a vector, by a division each.
+// 3. How many planes a vector may lie in is known when it is compiled: none but the first is looked
+//    for where planes are whole vectors.
 //
 // plane_sums: the float32 sum of every plane, or of one share of it.
 // 1. A thread per plane: consecutive lanes a plane apart.
@@ -19,9 +21,12 @@
 #include "reduce.cuh"
 #include "row.cuh"
 
+// Planes that a vector may lie in.
+enum class PlanesOfVector { kOne, kTwo, kMany };
+
 // One tile of plane_map. An operation has number(plane), and apply(number, x), or apply(number) where
 // there is no x.
-template <class Operation, Reuse kStores, typename T>
+template <class Operation, PlanesOfVector kPlanes, Reuse kStores, typename T>
 struct PlaneTile {
   Operation operation;
   Divider plane_of;
@@ -45,7 +50,13 @@ struct PlaneTile {
   template <int kWidth, typename... Vectors>
   __device__ void whole(int i, const Vectors&... in) const {
     Vector<T, kWidth> out;
-    if (area >= kWidth) {
+    if constexpr (kPlanes == PlanesOfVector::kOne) {
+      const float own = number(i);
+#pragma unroll
+      for (int e = 0; e < kWidth; ++e) {
+        out[e] = from_float<T>(operation.apply(own, to_float(in[e])...));
+      }
+    } else if constexpr (kPlanes == PlanesOfVector::kTwo) {
       const int plane = plane_of(before + i);
       const int rest = (plane + 1) * area - (before + i);  // elements of this plane from i on
       const float own = operation.number(first_plane + plane);
@@ -73,7 +84,8 @@ struct PlaneTile {
   }
 };
 
-template <class Operation, int kBytes, int kLoads, Reuse kStores, typename T, typename... Inputs>
+template <class Operation, PlanesOfVector kPlanes, int kBytes, int kLoads, Reuse kStores, typename T,
+          typename... Inputs>
 __global__ void plane_map(T* y, const T* numbers, long long n, int area, int channels,
                           unsigned long long by_area, const Inputs*... inputs) {
   constexpr int kWidth = elements_in<T, kBytes>();
@@ -81,13 +93,13 @@ __global__ void plane_map(T* y, const T* numbers, long long n, int area, int cha
   const int tile = stride * kLoads;
   const long long start = tile_start(blockIdx.x, tile);
   const int length = n - start < tile ? static_cast<int>(n - start) : tile;
-  const PlaneTile<Operation, kStores, T> own{{numbers, channels, area},
-                                             {by_area},
-                                             area,
-                                             start / area,
-                                             static_cast<int>(start % area),
-                                             length,
-                                             y + start};
+  const PlaneTile<Operation, kPlanes, kStores, T> own{{numbers, channels, area},
+                                                      {by_area},
+                                                      area,
+                                                      start / area,
+                                                      static_cast<int>(start % area),
+                                                      length,
+                                                      y + start};
   int done = 0;
   if ((aligned<kBytes>(y) && ... && aligned<kBytes>(inputs))) {
     const int first = threadIdx.x * kWidth;
