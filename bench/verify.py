@@ -128,6 +128,7 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's bytes in the widest integer they divide into: comparing must not see floats."""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     for dtype, width in ((torch.int64, 8), (torch.int32, 4), (torch.int16, 2)):
-        if raw.numel() % width == 0 and raw.data_ptr() % width == 0:
+        # An empty tensor has no address, but an offset that has to fit all the same.
+        if all(n % width == 0 for n in (raw.numel(), raw.data_ptr(), raw.storage_offset())):
             return raw.view(dtype)
     return raw.view(torch.int8)

@@ -66,3 +66,14 @@ def test_bytes_are_compared_not_numbers() -> None:
     assert not same_bytes(torch.tensor([0.0]), torch.tensor([-0.0]))
     assert not same_bytes(torch.zeros(2), torch.zeros(3))
     assert same_bytes(torch.zeros(0), torch.zeros(0))
+
+
+@pytest.mark.parametrize("begin", range(9))
+@pytest.mark.parametrize("count", [0, 1, 8])
+def test_bytes_are_compared_wherever_they_lie(begin: int, count: int) -> None:
+    memory = torch.arange(32, dtype=torch.uint8)
+    lying, other = memory[begin : begin + count], memory[begin : begin + count].clone()
+    assert same_bytes(lying, other)
+    if count:
+        other[-1] += 1
+        assert not same_bytes(lying, other)
