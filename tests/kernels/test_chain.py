@@ -239,3 +239,25 @@ def test_what_forward_made_is_there_for_backward_only_where_it_can_be_made_again
     without_gate.__signature__ = inspect.signature(gated.statement)  # type: ignore[attr-defined]
     faults = list(chain.faults(catalogue.operations, replace(gated, statement=without_gate)))
     assert any("step mul: nothing before it makes its b" in fault for fault in faults)
+
+
+def test_what_layers_apart_keep_in_another_form_is_named(catalogue: Catalogue) -> None:
+    fused = catalogue.operations["batch_norm_add_relu"]
+    assert not list(chain.faults(catalogue.operations, fused))
+    forgotten = replace(fused, chains={"unfused": replace(fused.chains["unfused"], kept={})})
+    faults = list(chain.faults(catalogue.operations, forgotten))
+    assert any("step relu: nothing before it makes its y" in fault for fault in faults)
+
+
+def test_what_steps_have_in_float32_is_cast_where_it_is_not(catalogue: Catalogue) -> None:
+    steps = catalogue.operations["cross_entropy_forward_backward"].chains["unfused"].steps
+    plain, cast = steps("forward", float32), steps("forward", float16)
+    assert [step.operation for step in cast] == [
+        "cast_to_float32",
+        *(step.operation for step in plain),
+        "cast_to_float16",
+    ]
+    assert cast[0].operands["y"] == cast[1].operands["x"] != "x" == plain[0].operands["x"]
+    assert cast[-1].operands["x"] == cast[-2].operands["dx"] != "dx" == cast[-1].operands["y"]
+    backward = catalogue.operations["cross_entropy"].chains["unfused"].steps("backward", float16)
+    assert [step.operation for step in backward] == ["nll_loss", "log_softmax", "cast_to_float16"]
