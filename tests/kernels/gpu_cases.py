@@ -8,16 +8,11 @@ kind, with poisoned outputs and scratch, inputs compared with themselves afterwa
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import json
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nan
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +23,7 @@ from membound.kernels.operation import DIRECTIONS, Direction, DirectionName, Ope
 from membound.kernels.spec import Prepared, Spec
 from membound.kernels.target import Target, reference_target
 from membound.kernels.tolerance import compare
+from membound.tests.kernels.stand_ins import interpret, on_host, simulate
 
 POOLED = ("images", "channels", "height", "width", "kernel", "stride", "padding")
 BLOCKS = [{"rows": 3, "columns": 96}, {"rows": 0, "columns": 32}]
@@ -259,151 +255,6 @@ def _poisoned(tensor: Tensor, byte: int) -> torch.Tensor:
 
 def _same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
-
-
-def interpret(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
-    """Triton's interpreter in the place of its compiler: a `Build`."""
-    _convert_as_gpus_do()
-
-    def run(arguments: Any, stream: Any) -> Any:
-        return lambda: kernel.function[kernel.grid](*arguments)
-
-    return run
-
-
-def _convert_as_gpus_do() -> None:
-    """Triton's interpreter cuts float32 off, knows no NaN of 8 bits and does not saturate."""
-    from triton import language as tl
-    from triton.runtime import interpreter
-
-    original = interpreter._convert_float
-    if getattr(original, "converts", False):
-        return
-    narrow = {
-        tl.bfloat16: torch.bfloat16,
-        tl.float8e4nv: torch.float8_e4m3fn,
-        tl.float8e5: torch.float8_e5m2,
-    }
-
-    def convert(value: Any, source: Any, target: Any, mode: Any) -> Any:
-        given = torch.from_numpy(value.copy())
-        if source == tl.float32 and target in narrow:
-            stored = narrow[target]
-            if stored.itemsize == 1:
-                largest = torch.finfo(stored).max
-                given = given.clamp(-largest, largest)
-            codes = given.to(stored)
-            return codes.view({1: torch.uint8, 2: torch.uint16}[stored.itemsize]).numpy()
-        if source in narrow and target == tl.float32:
-            return given.view(narrow[source]).float().numpy()
-        return original(value, source, target, mode)
-
-    convert.converts = True  # type: ignore[attr-defined]
-    interpreter._convert_float = convert
-
-
-def simulate(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
-    """Numba's simulator in the place of its compiler: a `Build`."""
-    from numba import cuda
-
-    _mend_simulator()
-    compiled = cuda.jit(kernel.function)
-
-    def run(arguments: Any, stream: Any) -> Any:
-        return lambda: compiled[kernel.grid, kernel.block](*(a.numpy() for a in arguments))
-
-    return run
-
-
-def _mend_simulator() -> None:
-    """Numba's simulator allocates one shared array twice if two threads meet there.
-
-    Its barriers also poll, and hold the interpreter as long as they may.
-    """
-    import numpy as np
-    from numba.cuda.simulator.kernelapi import FakeCUDAShared
-    from numba.np.numpy_support import as_dtype
-
-    def array(self: Any, shape: Any, dtype: Any) -> Any:
-        caller = sys._getframe(1)
-        made = np.empty(shape, as_dtype(dtype))
-        return self._allocations.setdefault((caller.f_code, caller.f_lineno), made)
-
-    FakeCUDAShared.array = array
-    sys.setswitchinterval(1e-5)
-
-
-HOST = """
-#include <math.h>
-#include <string.h>
-#define __device__ static inline
-#define __expf expf
-#define __logf logf
-static inline float __int_as_float(unsigned v) { float f; memcpy(&f, &v, 4); return f; }
-static inline float __uint_as_float(unsigned v) { return __int_as_float(v); }
-static inline unsigned __float_as_uint(float v) { unsigned u; memcpy(&u, &v, 4); return u; }
-static inline float rsqrtf(float v) { return 1 / sqrtf(v); }
-static inline int min(int a, int b) { return a < b ? a : b; }
-static inline int max(int a, int b) { return a > b ? a : b; }
-typedef unsigned short uint16;
-typedef unsigned char uint8;
-typedef float float32;
-typedef _Float16 float16;
-"""
-
-
-def host_text(kernel: Any, known: Mapping[str, Tensor], preamble: str) -> str:
-    """The text CuPy is given, in a loop over plain arrays: C++ for a CPU."""
-    from membound.kernels.backends.cupy import Elementwise, parameter
-
-    if isinstance(kernel, Elementwise):
-        names = [*kernel.reads, *kernel.writes]
-        inner = [name for name in names if name not in kernel.raw]
-        pointers = [f"{parameter(name, known)}{'_' * (name in inner)}" for name in names]
-        loop = "".join(f"auto& {name} = {name}_[i];\n" for name in inner) + kernel.body + ";"
-    else:
-        names, inner = [*kernel.reads, kernel.write], []
-        pointers = [f"{parameter(name, known)}_" for name in names]
-        columns = next(known[n].shape[1] for n in kernel.reads if len(known[n].shape) == 2)
-        places = {n: f"i * {columns} + j" if len(known[n].shape) == 2 else "i" for n in names}
-        loads = "".join(f"auto& {name} = {name}_[{places[name]}];\n" for name in kernel.reads)
-        loop = f"""double a = {kernel.identity};  // CuPy sums in a tree
-        for (long j = 0; j < {columns}; ++j) {{
-            {loads}float b = {kernel.each};
-            a = {kernel.combine};
-        }}
-        auto& {kernel.write} = {kernel.write}_[i];
-        {kernel.last};"""
-    arguments = ", ".join(pointer.replace(" ", "* ") for pointer in pointers)
-    return (
-        f'{HOST}{preamble}extern "C" void run({arguments}, long n) {{\n'
-        f"for (long i = 0; i < n; ++i) {{\n{loop}\n}}\n}}\n"
-    )
-
-
-def on_host(kernel: Any, known: Mapping[str, Tensor], preamble: str) -> Any:
-    """A C++ compiler for the CPU in the place of CuPy: a `Build`."""
-    from membound.kernels.backends.cupy import Elementwise
-
-    function = _compiled_on_host(host_text(kernel, known, preamble))
-    elementwise = isinstance(kernel, Elementwise)
-    names = [*kernel.reads, *(kernel.writes if elementwise else [kernel.write])]
-
-    def run(tensors: Mapping[str, torch.Tensor], stream: Any) -> Any:
-        pointers = [ctypes.c_void_p(tensors[name].data_ptr()) for name in names]
-        elements = ctypes.c_long(known[names[-1]].elements)
-        return lambda: function(*pointers, elements)
-
-    return run
-
-
-@functools.cache
-def _compiled_on_host(text: str) -> Any:
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "kernel.so")
-        command = ["g++", "-O1", "-w", "-fPIC", "-shared", "-x", "c++", "-", "-o", str(library)]
-        subprocess.run(command, input=text, text=True, check=True)
-        return ctypes.CDLL(str(library)).run
 
 
 TOOLCHAINS: dict[str, Any] = {"triton": interpret, "numba": simulate, "cupy": on_host}
