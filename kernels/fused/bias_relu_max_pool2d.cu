@@ -1,4 +1,4 @@
-// bias_relu_max_pool2d: max_pool2d.cu has the ladder, include/pool_rules.cuh the rule.
+// bias_relu_max_pool2d: max_pool2d.cu has the ladder, include/pool_max.cuh the rule.
 //
 // 1. Three kernels: 5 times the image moves.
 // 2. The bias is one number of a plane, which a thread of a strip keeps; relu keeps the order, so it

@@ -1,5 +1,5 @@
-// Max-pooling of NCHW planes. The rule is in include/pool_rules.cuh, the schedules are in pool.cuh
-// and pool_tile.cuh, the choice between them in backends/cuda_pool.py.
+// Max-pooling of NCHW planes. The rules are in include/pool_max.cuh and pool_rules.cuh, the schedules
+// in pool.cuh and pool_tile.cuh, the choice between them in backends/cuda_pool.py.
 //
 // Forward
 // 1. A thread per output, its window read from global memory: 3x3 stride 2 asks for every element
@@ -9,6 +9,8 @@
 // 3. Strips: nine reads and compares per output are more instructions than HBM leaves time for. A
 //    thread pools vectors of a row first, then rows: what overlaps is read and compared once.
 // 4. The next output row is loaded while this one is compared.
+// 5. Two windows of 16 bits are compared at once; in tiles a thread walks down its column, so that
+//    there, too, a row that two windows share is read and compared once.
 // The place is one byte, row * kernel + column in its window: 3 bytes written per output where
 // 8-byte indices are 10.
 //
