@@ -17,7 +17,7 @@ bench: $(RUNS) ## measure the quick preset on the GPU, or on the CPU, and print 
 	@$(BIN)/membound run --preset quick
 
 test: $(TESTS) ## run the tests; no GPU needed
-	@$(BIN)/python -P -m pytest -n auto --dist loadfile
+	@$(BIN)/python -P -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 report: $(RUNS) ## print the table of the newest run
 	@$(BIN)/membound report

@@ -1,8 +1,24 @@
-"""What the tests say at their end."""
+"""The order of the tests, and what they say at their end."""
 
 from __future__ import annotations
 
 import pytest
+
+LONGEST = [
+    f"tests/{file}.py"
+    for file in (
+        "kernels/test_emulated", "kernels/test_cpu", "kernels/test_cubins", "kernels/test_torch",
+        "kernels/test_triton", "kernels/test_numba", "setup/test_runner", "test_cli",
+        "bench/test_faults", "bench/test_ab", "kernels/test_emulated_large",
+        "kernels/test_own_kernels", "kernels/test_cupy",
+    )
+]  # fmt: skip
+"""The files that take longest, begun first so that no worker is left with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy
     import torch
 
-REAL_KINDS = frozenset({"scaled", "layer", "ragged"})
+_REAL = frozenset({"scaled", "layer", "ragged"})
 """Kinds of shapes that layers have; the others are for correctness alone."""
 
 
@@ -66,14 +66,11 @@ def cases_of(
 
 
 def real_cases(
-    catalogue: Catalogue,
-    operations: Iterable[Operation],
-    target: Target,
-    kinds: Collection[str] = REAL_KINDS,
+    catalogue: Catalogue, operations: Iterable[Operation], target: Target
 ) -> Iterator[Case]:
     """At real size. Chains are left out: their steps are operations that are audited themselves."""
     for operation in operations:
-        shapes = [(shape.kind, shape.dims) for shape in operation.shapes if shape.kind in kinds]
+        shapes = [(shape.kind, shape.dims) for shape in operation.shapes if shape.kind in _REAL]
         for implementation in catalogue.implementations(operation, ("cuda",)):
             if implementation.variant not in operation.chains:
                 yield from cases_of(implementation, shapes, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -18,7 +18,7 @@ from ..operation import Operation
 from ..shapes import text as shape_text
 from ..spec import CannotPrepare
 from ..target import Target, reference_target
-from .cases import REAL_KINDS, Case, launches, planned, real_cases
+from .cases import Case, launches, planned, real_cases
 from .exemptions import EXEMPTIONS, Exemption, Fault, exempted
 from .judge import Figures, fault, faults, figures
 from .machine import Machine, MissingTool, disassemble, require_disassemblers
@@ -97,14 +97,12 @@ def audit(
     operations: Iterable[Operation],
     archs: Iterable[str],
     *,
-    kinds: Collection[str] = REAL_KINDS,
     exemptions: Sequence[Exemption] = EXEMPTIONS,
-    steps: bool = True,
+    wanted: Callable[[Case], bool] = lambda case: True,
     say: Callable[[str], None] = lambda line: None,
 ) -> Audited:
     """Every kernel of these operations, on every architecture ("sm_121").
 
-    steps: those of kernel ladders too.
     Kernels of one source are compiled at once, and what is compiled is kept. Raises MissingTool,
     and ValueError for an architecture that is not known.
     """
@@ -113,8 +111,7 @@ def audit(
     rows: list[Row] = []
     used: set[Exemption] = set()
     for arch in archs:
-        found = real_cases(catalogue, chosen, reference_target(arch), kinds)
-        cases = [case for case in found if steps or not case.implementation.is_step]
+        cases = [c for c in real_cases(catalogue, chosen, reference_target(arch)) if wanted(c)]
         say(f"{arch}: {len(cases)} cases")
         worst: dict[tuple[str, ...], Row] = {}
         for one in _judged(cases):

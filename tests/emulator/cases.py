@@ -9,12 +9,14 @@ from math import prod
 
 import torch
 from membound.kernels.audit import cases as audit
+from membound.kernels.backends.cuda_nvrtc import INCLUDE, read_with_headers
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import float16
 from membound.kernels.inputs import make_inputs
 from membound.kernels.operation import Operation, Tensor
 from membound.kernels.shapes import Shape
 from membound.kernels.target import Target, reference_target
+from membound.tests.emulator.toolchain import Libraries, Planner
 
 _LONG_ROWS = (
     {"rows": 3, "columns": 14336},  # Llama-3-8B's feed-forward
@@ -60,6 +62,24 @@ def cases(
                 # As bfloat16: rows of 16 bits.
                 if not (case.kind == "long" and case.spec.dtype == float16):
                     yield Case(case.implementation, case.spec, case.kind)
+
+
+def of_every_header(found: Sequence[Case]) -> list[Case]:
+    """The first of these cases that between them reach every header, forward and backward."""
+    kept, seen = [], set()
+    for case in found:
+        planned = Libraries()
+        case.on(Planner(planned))
+        texts = {
+            (text, case.spec.direction)
+            for source, _ in planned.planned
+            for text in read_with_headers(source, [INCLUDE])
+            if text != source.read_bytes()
+        }
+        if not texts <= seen:
+            kept.append(case)
+            seen |= texts
+    return kept
 
 
 def _shapes(operation: Operation) -> list[tuple[str, Mapping[str, int]]]:

@@ -122,8 +122,8 @@ def specs(
                 if shapes and toolchain is interpret and operation.name in WALKED:
                     shapes = [*shapes, {"rows": 1, "columns": 20_001}]
             converted = dtype != FULL_DTYPE and FULL_DTYPE in operation.dtypes
-            if toolchain is simulate and converted and operation.name not in OPERATIONS:
-                continue  # slow: how types are converted is seen on those
+            if toolchain is not None and converted and operation.name not in OPERATIONS:
+                continue  # how types are converted is seen on those
             if operation.name not in LONG + WALKED:
                 shapes = [shape for shape in shapes if shape.get("columns", 0) <= 16_384]
             for dims in _fitting(operation, shapes if dtype == FULL_DTYPE else shapes[:1]):
