@@ -66,7 +66,8 @@ def cases(
 
 def of_every_header(found: Sequence[Case]) -> list[Case]:
     """The first of these cases that between them reach every header, forward and backward."""
-    kept, seen = [], set()
+    kept: list[Case] = []
+    seen: set[tuple[bytes, str]] = set()
     for case in found:
         planned = Libraries()
         case.on(Planner(planned))
