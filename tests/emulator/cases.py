@@ -9,7 +9,8 @@ from math import prod
 
 import torch
 from membound.kernels.audit import cases as audit
-from membound.kernels.backends.cuda_nvrtc import INCLUDE, read_with_headers
+from membound.kernels.backends.cuda import INCLUDE
+from membound.kernels.backends.cuda_nvrtc import read_with_headers
 from membound.kernels.discovery import Catalogue
 from membound.kernels.dtypes import float16
 from membound.kernels.inputs import make_inputs
