@@ -13,12 +13,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..backends.triton import Kernel, power_of_two, tiles
-from ..backends.triton import prepare as prepare_kernels
+from ..backends.triton import Kernel, Plan, choose, power_of_two, tiles
 from ..dtypes import float32
 from ..operation import Tensor
-from ..pooling.max_pool2d_triton import BLOCK, WARPS, backward, forward, geometry
-from ..spec import Prepared, Spec
+from ..pooling.max_pool2d_triton import (
+    CONFIGURATIONS,
+    backward,
+    block_of,
+    forward,
+    geometry,
+    over_lanes,
+)
+from ..spec import Choice, Prepared, Spec
 
 _IMAGES = 16  # at a time, of a channel
 
@@ -44,22 +50,24 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     constants, lanes = geometry(direction, spec)
     images, channels = spec.dims["images"], spec.dims["channels"]
     if direction == "forward":
-        pointers = {name: name for name in ("x", "bias", "y", "offset")}
-        constants |= {"CHANNELS": channels}
-        kernel = Kernel(forward, pointers, constants, (tiles(lanes, BLOCK), 1, 1), WARPS)
-        return prepare_kernels(spec, [kernel])
+        return over_lanes(spec, forward, constants | {"CHANNELS": channels}, lanes)
     cells = constants["CELLS_H"] * constants["CELLS_W"]
-    block = min(BLOCK, power_of_two(cells + 1) // 2)  # no more than a plane
-    blocks = tiles(lanes, block)
     pointers = {name: name for name in ("dy", "offset", "dx", "sums")}
-    first = Kernel(backward, pointers, constants | {"BLOCK": block}, (blocks, 1, 1), WARPS)
-    sizes = {
-        "IMAGES": images,
-        "CHANNELS": channels,
-        "CELLS": cells,
-        "BLOCK": block,
-        "PARTS": power_of_two(tiles(cells, block) + 1),
-        "ROWS": _IMAGES,
-    }
-    last = Kernel(_channel_sums, {"sums": "sums", "dbias": "dbias"}, sizes, (channels, 1, 1), 1)
-    return prepare_kernels(spec, [first, last], [Tensor("sums", (max(blocks, 1), 2), float32)])
+
+    def plan(choice: Choice) -> Plan:
+        most, warps = block_of(choice)
+        block = min(most, power_of_two(cells + 1) // 2)  # no more than a plane
+        blocks = tiles(lanes, block)
+        first = Kernel(backward, pointers, constants | {"BLOCK": block}, (blocks, 1, 1), warps)
+        sizes = {
+            "IMAGES": images,
+            "CHANNELS": channels,
+            "CELLS": cells,
+            "BLOCK": block,
+            "PARTS": power_of_two(tiles(cells, block) + 1),
+            "ROWS": _IMAGES,
+        }
+        last = Kernel(_channel_sums, {"sums": "sums", "dbias": "dbias"}, sizes, (channels, 1, 1), 1)
+        return Plan([first, last], [Tensor("sums", (max(blocks, 1), 2), float32)])
+
+    return choose(spec, plan, CONFIGURATIONS)

@@ -20,12 +20,23 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..backends.triton import Kernel, tiles
-from ..backends.triton import prepare as prepare_kernels
-from ..spec import Prepared, Spec
+from ..backends.triton import Kernel, Plan, choose, tiles
+from ..spec import Choice, Prepared, Spec
 from .max_pool2d import pooled
 
-BLOCK, WARPS = 1024, 8
+CONFIGURATIONS = (
+    {"warps": 8, "each": 4},
+    {"warps": 4, "each": 4},
+    {"warps": 4, "each": 8},
+    {"warps": 8, "each": 2},
+)
+"""each: lanes of the flat run that a thread has."""
+
+
+def block_of(choice: Choice) -> tuple[int, int]:
+    """(lanes of a program, its warps)."""
+    warps = int(choice["warps"])
+    return 32 * warps * int(choice["each"]), warps
 
 
 @triton.jit
@@ -155,13 +166,23 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     function = forward if direction == "forward" else backward
     plain: dict[str, Any] = {"bias": None, "CHANNELS": 1} if function is forward else {"sums": None}
     constants |= plain
+    return over_lanes(spec, function, constants, lanes)
+
+
+def over_lanes(spec: Spec, function: Any, constants: dict[str, Any], lanes: int) -> Prepared:
+    """`function` of the operands over a flat run of `lanes`."""
     pointers = {name: name for name in spec.io.operands}
-    grid = (tiles(lanes, BLOCK), 1, 1)
-    return prepare_kernels(spec, [Kernel(function, pointers, constants, grid, WARPS)])
+
+    def plan(choice: Choice) -> Plan:
+        block, warps = block_of(choice)
+        grid = (tiles(lanes, block), 1, 1)
+        return Plan([Kernel(function, pointers, constants | {"BLOCK": block}, grid, warps)])
+
+    return choose(spec, plan, CONFIGURATIONS)
 
 
 def geometry(direction: str, spec: Spec) -> tuple[dict[str, Any], int]:
-    """(compile-time constants of a window in images, lanes: N)."""
+    """(compile-time constants of a window in images but for BLOCK, lanes: N)."""
     dims = spec.dims
     planes, height, width = dims["images"] * dims["channels"], dims["height"], dims["width"]
     kernel, stride, padding = dims["kernel"], dims["stride"], dims["padding"]
@@ -174,7 +195,6 @@ def geometry(direction: str, spec: Spec) -> tuple[dict[str, Any], int]:
         "KERNEL": kernel,
         "STRIDE": stride,
         "PADDING": padding,
-        "BLOCK": BLOCK,
         "STORE": ".cs" if spec.streaming else "",
     }
     if direction == "forward":

@@ -13,10 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ..backends.triton import Kernel, tiles
-from ..backends.triton import prepare as prepare_kernels
 from ..spec import Prepared, Spec
-from .max_pool2d_triton import BLOCK, WARPS, geometry, plane_and_place
+from .max_pool2d_triton import geometry, over_lanes, plane_and_place
 
 LACKS = {"lp_pool2d": "of tier 3: CUDA C++ and torch"}
 
@@ -156,9 +154,7 @@ def prepare(direction: str, spec: Spec) -> Prepared:
         return _adaptive(direction, spec)
     constants, lanes = geometry(direction, spec)
     function = means if direction == "forward" else means_backward
-    pointers = {name: name for name in spec.io.operands}
-    grid = (tiles(lanes, BLOCK), 1, 1)
-    return prepare_kernels(spec, [Kernel(function, pointers, constants, grid, WARPS)])
+    return over_lanes(spec, function, constants, lanes)
 
 
 def _adaptive(direction: str, spec: Spec) -> Prepared:
@@ -177,12 +173,9 @@ def _adaptive(direction: str, spec: Spec) -> Prepared:
         "OUT_W": out_w,
         "ROWS": rows,
         "COLUMNS": columns,
-        "BLOCK": BLOCK,
         "STORE": ".cs" if spec.streaming else "",
     }
-    pointers = {name: name for name in spec.io.operands}
-    grid = (tiles(lanes, BLOCK), 1, 1)
-    return prepare_kernels(spec, [Kernel(function, pointers, constants, grid, WARPS)])
+    return over_lanes(spec, function, constants, lanes)
 
 
 def _most(length: int, windows: int) -> int:
