@@ -280,6 +280,21 @@ def test_the_choice_of_a_run_is_what_is_prepared() -> None:
     assert prepare(replace(one, choice=other)).choice == other
 
 
+def test_every_operation_records_what_it_chose() -> None:
+    fixed = []
+    for operation in CATALOGUE.operations.values():
+        dims, dtype = operation.shapes[0].dims, operation.dtypes[-1]
+        for direction in filter(operation.has, DIRECTIONS):
+            io = operation.directions(dims, dtype).get(direction)
+            assert io is not None
+            target = reference_target("sm_90")
+            one = Spec(operation, direction, dims, dtype, io, target, toolchain=lambda *_: None)
+            found = CATALOGUE.implementations(operation, ("triton",))
+            able = (i for i in found if not i.variant and i.refuses(direction, dtype.name) is None)
+            fixed += [one for i in able if not i.prepare(one).choice]
+    assert not fixed
+
+
 def test_the_fastest_configuration_is_chosen_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timed where a GPU is; a configuration that does not compile is left out."""
 
