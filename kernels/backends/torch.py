@@ -164,12 +164,14 @@ def _autograd(functions: Eager, spec: Spec) -> Bind:
 
     directions = spec.operation.directions(spec.dims, spec.dtype)
     function, leaves, differentiated, incoming = _graph(functions, directions, spec)
+    reads = {tensor.name: tensor for tensor in directions.forward.reads}
 
     def bind_graph(tensors: Tensors, stream: Any) -> Launch:
         # `.data` leaves the version counter behind, which tensors carved from one block of memory
         # share: any write to the block would count as one to what the graph has saved.
+        device = next(iter(tensors.values())).device
         own = {
-            name: torch.zeros_like(tensors[f"d{name}"])
+            name: torch.zeros(reads[name].shape, dtype=reads[name].dtype.torch_dtype, device=device)
             if name in functions.unread
             else tensors[name].data
             for name in leaves

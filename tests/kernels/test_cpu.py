@@ -3,8 +3,8 @@
 Shapes are cut down to a few rows or images; the settings of pooling and the number of columns stay,
 since they choose the code that runs. What is compiled apart (pooling with other settings than its
 first, the steps of a chain) is tested in float32 alone, as are tiers 2 and 3: they differ from an
-operation of tier 1 in an expression of float32. float16 differs from bfloat16 in how an element is
-loaded and stored: one operation of a skeleton shows it.
+operation of tier 1 in an expression of float32. Types of 16 bits differ in how an element is loaded
+and stored: one operation of a skeleton shows it, and three do for float16.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from membound.kernels.tolerance import compare
 
 TARGET = Target("cpu", "test", multiprocessors=2, llc_bytes=32 << 20)
 FEW = {"rows": 5, "images": 2, "channels": 3}
-HALVED = {"scale", "read", "silu", "bias_gelu", "add_layer_norm", "softmax", "max_pool2d"}
+HALVED = {"scale", "read", "silu", "bias_gelu", "rms_norm", "add_layer_norm", "softmax"}
+HALVED |= {"max_pool2d", "max_pool2d_nhwc"}
+HALVED_TWICE = {"scale", "softmax", "max_pool2d"}
 _GUARD = 64  # elements around an operand that nothing may touch
 
 Tensors = dict[str, torch.Tensor]
@@ -54,7 +56,8 @@ def specs() -> Iterator[pytest.ParameterSet]:
                 apart = settings(dims) != first or implementation.variant or operation.tier > 1
                 if dtype != float32 and apart:
                     continue
-                if dtype == float16 and operation.name not in HALVED:
+                shown = HALVED_TWICE if dtype == float16 else HALVED
+                if dtype != float32 and float32 in operation.dtypes and operation.name not in shown:
                     continue
                 if implementation.variant and operation.tier > 1:  # as chains of tier 1
                     continue

@@ -30,16 +30,15 @@ CATALOGUE = discover()
 
 
 def wanted(case: Case) -> bool:
-    """What CI audits: steps of ladders and every dtype where instructions count most, and the last
-    dtype on the others."""
+    """What CI audits: aligned rows, with steps of ladders and in every dtype where instructions
+    count most, and there ragged ones too; in the last dtype alone on the others."""
     spec = case.spec
     if EVERY:
         return True
-    if case.kind == "layer":
-        return False
-    if spec.target.arch == "sm_90":
-        return True
-    return spec.dtype == spec.operation.dtypes[-1] and not case.implementation.is_step
+    last, most = spec.dtype == spec.operation.dtypes[-1], spec.target.arch == "sm_90"
+    if case.kind == "ragged":
+        return last and most
+    return case.kind == "scaled" and (most or (last and not case.implementation.is_step))
 
 
 def cases(arch: str) -> list[Case]:

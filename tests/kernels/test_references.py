@@ -44,6 +44,8 @@ CASES: list[tuple[str, dict[str, int]]] = [
     ("log_softmax", {"rows": 4, "columns": 7}),
     ("scaled_masked_softmax", {"rows": 4, "columns": 7}),
     ("causal_softmax", {"matrices": 2, "columns": 5}),
+    ("nll_loss", {"rows": 4, "columns": 7}),
+    ("nll_loss_smoothed", {"rows": 4, "columns": 7}),
     ("cross_entropy", {"rows": 4, "columns": 7}),
     ("cross_entropy_smoothed", {"rows": 4, "columns": 7}),
     ("l2_norm", {"rows": 4, "columns": 7}),
