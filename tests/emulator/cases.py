@@ -66,14 +66,14 @@ def cases(
 
 
 def of_every_header(found: Sequence[Case]) -> list[Case]:
-    """The first of these cases that between them reach every header, forward and backward."""
+    """The first of these cases that between them reach every header."""
     kept: list[Case] = []
-    seen: set[tuple[bytes, str]] = set()
+    seen: set[bytes] = set()
     for case in found:
         planned = Libraries()
         case.on(Planner(planned))
         texts = {
-            (text, case.spec.direction)
+            text
             for source, _ in planned.planned
             for text in read_with_headers(source, [INCLUDE])
             if text != source.read_bytes()
