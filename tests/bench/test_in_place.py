@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 from membound.bench.device.select import select
+from membound.bench.eviction import CpuEvictor
 from membound.bench.protocol import Finished, Item, Plan, Setting
 from membound.bench.session import Ready, Sampler, Session
 from membound.bench.start import start
@@ -33,8 +35,11 @@ def setting() -> Setting:
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return start(setting())
+def session() -> Iterator[Session]:
+    """Whether the cache of the machine that runs this can be emptied does not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuEvictor, "prove", lambda evictor: None)
+        yield start(setting())
 
 
 def item(operation: str, *labels: str) -> Item:
