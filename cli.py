@@ -17,6 +17,8 @@ from typing import Annotated
 import typer
 
 from .bench import arguments
+from .bench.endings import fail, usage_errors
+from .bench.endings import run as run_program
 from .bench.options import (
     AllowMissing,
     Device,
@@ -34,8 +36,6 @@ from .bench.options import (
     Threshold,
     Timer,
 )
-from .endings import fail, usage_errors
-from .endings import run as run_program
 
 app = typer.Typer(
     help=(

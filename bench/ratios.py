@@ -25,7 +25,8 @@ from ..kernels.discovery import Catalogue, discover
 from ..kernels.operation import DIRECTIONS, DirectionName, Operation
 from ..kernels.spec import CannotPrepare
 from ..kernels.target import MIB
-from .side_by_side import CEILINGS, SideBySide, Taken
+from .cases import CEILINGS
+from .side_by_side import SideBySide, Taken
 
 GOAL_COPY = 1.2  # times as fast as torch's copy_
 GOAL_CEILING = 0.80  # of the copies at the operation's read share
@@ -89,7 +90,7 @@ def predicted_gain(catalogue: Catalogue, taken: Taken) -> float | None:
             *(catalogue.operations, spec.operation, variant),
             *(spec.direction, spec.dims, spec.dtype),
         )
-        return apart / (spec.io.schedule_bytes or spec.io.traffic) if apart else None
+        return apart / spec.io.scheduled if apart else None
     return None
 
 

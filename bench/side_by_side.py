@@ -25,8 +25,8 @@ from ..kernels.operation import Direction, DirectionName, Operation
 from ..kernels.spec import CannotPrepare, Launch, Prepared, Spec
 from ..kernels.target import MIB, Target
 from .arena import Arena
+from .cases import CEILINGS
 
-CEILINGS = ("mix_0r1w", "mix_1r1w", "mix_2r1w", "mix_3r1w", "mix_1r0w")
 _SET_BYTES = 128 * MIB
 _FEWEST_ROUNDS = 3
 _ENOUGH_SECONDS = 20.0

@@ -13,7 +13,7 @@ from ..kernels.target import Target
 from ..results.record import Timer
 from .arena import Arena
 from .eviction import CpuEvictor
-from .placement import PlacedMemory
+from .placed_memory import PlacedMemory
 from .protocol import Setting
 from .session import Session
 from .timers import Timing, WallTiming

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from membound.bench.device.select import select
 from membound.bench.eviction import CpuEvictor
-from membound.bench.protocol import Finished, Item, Plan, Setting
+from membound.bench.protocol import Item
 from membound.bench.session import Ready, Sampler, Session
 from membound.bench.start import start
 from membound.bench.verify import same_bytes
-from membound.bench.walk import Walk
-from membound.kernels.target import MIB
 from membound.results.record import Cache, Record
+from membound.tests.bench.walking import records, setting, walk_of
 
 FAULTY = Path(__file__).parent / "faulty"
-
-
-def setting() -> Setting:
-    return Setting(
-        kind="cpu",
-        ordinal=0,
-        target=asdict(replace(select("cpu").target, llc_bytes=MIB)),
-        default_mhz=None,
-        budget_bytes=512 * MIB,
-        seed=0,
-        timer="wall",
-        kernels=[str(FAULTY)],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +24,7 @@ def session() -> Iterator[Session]:
     """Whether the cache of the machine that runs this can be emptied does not matter here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuEvictor, "prove", lambda evictor: None)
-        yield start(setting())
+        yield start(setting(FAULTY))
 
 
 def item(operation: str, *labels: str) -> Item:
@@ -58,20 +43,11 @@ def item(operation: str, *labels: str) -> Item:
 
 def walked(session: Session, *labels: str) -> dict[tuple[str, str], Record]:
     """Records by implementation and cache state."""
-    plan = Plan(
-        **{name: getattr(setting(), name) for name in Setting.__struct_fields__},
-        process=0,
-        items=[item("shift", *labels)],
-        memcpy=item("copy", "memcpy"),
-        seconds_per_case=0.01,
-        deadline=None,
-        choices={},
-        done=[],
-    )
-    events = (event for event in Walk(plan, session).run() if isinstance(event, Finished))
-    records = [event.record for event in events if event.record.operation == "shift"]
-    found: dict[tuple[str, str], Record] = {(r.case.split("/")[2], r.cache): r for r in records}
-    assert len(found) == len(records)
+    items = [item("shift", *labels)]
+    done = records(session, walk_of(setting(FAULTY), items, item("copy", "memcpy")))
+    some = [record for record in done if record.operation == "shift"]
+    found: dict[tuple[str, str], Record] = {(r.case.split("/")[2], r.cache): r for r in some}
+    assert len(found) == len(some)
     return found
 
 

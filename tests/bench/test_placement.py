@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +17,20 @@ from membound.bench.device.placements import unplaceable
 from membound.bench.device.probe import Probe
 from membound.bench.device.select import Selected, select
 from membound.bench.placed import with_placements
-from membound.bench.placement import PlacedMemory, labelled
+from membound.bench.placed_memory import PlacedMemory, labelled
 from membound.bench.presets import Selection
-from membound.bench.protocol import Finished, Item, Plan, Setting
+from membound.bench.protocol import Item
 from membound.bench.run import NothingToMeasure, Request, measure
 from membound.bench.start import start
-from membound.bench.walk import Walk
 from membound.kernels.discovery import discover
 from membound.kernels.dtypes import float32
 from membound.kernels.operation import Tensor
 from membound.kernels.spec import CannotPrepare
 from membound.kernels.target import MIB, reference_target
-from membound.results.record import Placement, Record
+from membound.results.record import Placement
 from membound.tests.bench.device.conftest import Recorded
 from membound.tests.bench.disturbed import Watcher
+from membound.tests.bench.walking import records, setting, walk_of
 
 CATALOGUE = discover()
 CPU = torch.device("cpu")
@@ -178,19 +178,6 @@ def test_budgets_of_host_and_device(
             arena.take(MEBIBYTE, placement)
 
 
-def setting() -> Setting:
-    return Setting(
-        kind="cpu",
-        ordinal=0,
-        target=asdict(replace(select("cpu").target, llc_bytes=MIB)),
-        default_mhz=None,
-        budget_bytes=512 * MIB,
-        seed=0,
-        timer="wall",
-        kernels=[],
-    )
-
-
 def item(label: str, placement: Placement) -> Item:
     return Item(
         operation="copy",
@@ -210,22 +197,13 @@ def test_operands_lie_where_the_record_says() -> None:
     """Through a worker's own walk, with memory of the host in the place of the device's."""
     session, drawer = start(setting()), Drawer()
     session.arena = Arena(CPU, 512 * MIB, drawer)
-    walk = Plan(
-        **{name: getattr(setting(), name) for name in Setting.__struct_fields__},
-        process=0,
-        items=[item("cpu", "managed"), item("cpu", "device")],
-        memcpy=item("memcpy", "device"),
-        seconds_per_case=0.01,
-        deadline=None,
-        choices={},
-        done=[],
-    )
-    events = [event for event in Walk(walk, session).run() if isinstance(event, Finished)]
-    records: dict[str, Record] = {event.record.case: event.record for event in events}
-    placed = records["copy/forward/cpu/float32/512x96/managed/steady"]
+    items = [item("cpu", "managed"), item("cpu", "device")]
+    done = records(session, walk_of(setting(), items, item("memcpy", "device")))
+    by_case = {record.case: record for record in done}
+    placed = by_case["copy/forward/cpu/float32/512x96/managed/steady"]
     assert (placed.status, placed.placement) == ("ok", "managed"), placed.reason
-    assert records["copy/forward/cpu/float32/512x96/steady"].placement == "device"
-    assert records["copy/forward/memcpy/float32/512x96/steady"].placement == "device"
+    assert by_case["copy/forward/cpu/float32/512x96/steady"].placement == "device"
+    assert by_case["copy/forward/memcpy/float32/512x96/steady"].placement == "device"
     assert list(drawer.slabs) == ["managed"]
     group = session.make_group(item("cpu", "managed"))
     assert all(drawer.holds("managed", t) for sets in group.sets for t in sets.values())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from membound.bench.arena import Arena
-from membound.bench.placement import PlacedMemory
+from membound.bench.placed_memory import PlacedMemory
 from membound.bench.verify import verify
 from membound.kernels.discovery import discover
 from membound.kernels.dtypes import float32

@@ -13,7 +13,7 @@ import typer
 
 
 def fail(message: str, code: int) -> NoReturn:
-    from .results.checked import printable  # a path or a name may hold what a terminal acts on
+    from ..results.checked import printable  # a path or a name may hold what a terminal acts on
 
     typer.echo(f"membound: {printable(message)}", err=True)
     raise typer.Exit(code)
