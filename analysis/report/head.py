@@ -12,6 +12,7 @@ from ..cases import Case
 from ..ceiling import Ceiling
 from ..drift import Drift
 from ..tables import Table, number
+from .told import plural
 
 BEYOND_CEILING = 105.0
 """Percent of a measured ceiling from which on it is the ceiling that is in doubt."""
@@ -126,8 +127,8 @@ def warnings(run: Run, rows: Sequence[Achieved], moved: Sequence[Drift]) -> list
     if beyond:
         most = max(beyond, key=lambda row: row.percent_of_ceiling or 0)
         lines.append(
-            f"{len(beyond)} cases are faster than the copies with their read share, "
-            f"{most.case} by {(most.percent_of_ceiling or 0) - 100:.0f} %: "
+            f"faster than the copies with their read share: {plural(len(beyond), 'case')}, "
+            f"{most.case} by {(most.percent_of_ceiling or 0) - 100:.0f} %; "
             "those ceilings were measured too low"
         )
     environment = run.environment

@@ -82,10 +82,7 @@ def _check_cuda(machine: Machine, ordinal: int) -> None:
     try:
         count = machine.cuda("count")
     except ImportError as error:
-        raise NoSuchDevice(
-            f"CUDA for Python cannot be loaded ({one_line(error)}): "
-            "install the cuda13 or cuda12 extra"
-        ) from None
+        raise NoSuchDevice(_why_no_python(machine, error)) from None
     except Exception as error:
         raise NoSuchDevice(_why_no_cuda(machine, error)) from None
     if not isinstance(count, int) or count < 1:
@@ -95,6 +92,19 @@ def _check_cuda(machine: Machine, ordinal: int) -> None:
         there = ", ".join(f"cuda:{index}" for index in range(count))
         hidden = "" if value is None else f" with CUDA_VISIBLE_DEVICES={value!r}"
         raise NoSuchDevice(f"no cuda:{ordinal}{hidden}; there are: {there}")
+
+
+_NODES = ("/dev/nvidiactl", "/dev/nvhost-gpu", "/dev/dxg")
+"""What drivers leave: of discrete GPUs, of Jetsons, and of WSL."""
+
+
+def _why_no_python(machine: Machine, error: ImportError) -> str:
+    """Nobody without a GPU is to install packages for one."""
+    if not any(machine.glob(node) for node in _NODES):
+        return f"no GPU: none of {', '.join(_NODES)} is there"
+    return (
+        f"CUDA for Python cannot be loaded ({one_line(error)}): install the cuda13 or cuda12 extra"
+    )
 
 
 def _why_no_cuda(machine: Machine, error: Exception) -> str:

@@ -11,6 +11,7 @@ import pytest
 from membound.bench.device.peaks import BadPeak
 from membound.bench.device.probe import Machine, QueryError
 from membound.bench.device.select import NoSuchDevice, UnknownDevice, select
+from membound.tests.bench.device.conftest import HOST_FILES
 
 FIRST = "11111111d72c4106c12f20bd9faed9f6"
 SECOND = "22222222d72c4106c12f20bd9faed9f6"
@@ -41,7 +42,14 @@ def test_an_unknown_name_lists_the_valid_ones(bare: type, name: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "reason"),
     [
-        ({"cuda_error": ModuleNotFoundError("No module named 'cuda'")}, "install the cuda13 or"),
+        ({"cuda_error": ModuleNotFoundError("No module named 'cuda'")}, "no GPU: none of /dev/nv"),
+        (
+            {
+                "cuda_error": ModuleNotFoundError("No module named 'cuda'"),
+                "files": {**HOST_FILES, "/dev/dxg": ""},
+            },
+            "install the cuda13 or",
+        ),
         ({"cuda_error": RuntimeError("libcuda.so.1 not found")}, "the NVIDIA driver is missing"),
         ({"cuda_error": QueryError("CUDA_ERROR_NO_DEVICE")}, "CUDA sees no GPU"),
         ({"cuda_error": QueryError("CUDA_ERROR_UNKNOWN")}, "CUDA cannot start: CUDA_ERROR_UNKNOWN"),
