@@ -23,7 +23,6 @@ from ..backends.cpu_math import (
     expm1,
     fma,
     larger,
-    reciprocal,
     sigmoid_parts,
     smaller,
     splat,
@@ -103,7 +102,7 @@ def _sigmoid_gradient(dy: Lanes, y: Lanes) -> Lanes:
 def _tanh(x: Lanes) -> Lanes:
     """m / (m + 2) with m = exp(2 |x|) - 1: a small x keeps its digits."""
     m = expm1(smaller(absolute(x) * splat(2.0), splat(2 * _TANH_END)))
-    return with_sign(m * reciprocal(m + splat(2.0)), x)
+    return with_sign(m / (m + splat(2.0)), x)
 
 
 @inlined
@@ -112,34 +111,33 @@ def _tanh_gradient(dy: Lanes, y: Lanes) -> Lanes:
 
 
 @inlined
-def _r(a: Lanes) -> Lanes:
-    """Q(a) / exp(-a² / 2), Q the tail of the normal distribution, a >= 0.
+def _r(a: Lanes) -> tuple[Lanes, Lanes]:
+    """Numerator and denominator of Q(a) / exp(-a² / 2), Q the tail of the normal distribution.
 
-    A polynomial in 1 / (1 + 0.3 a) without a constant term, fitted to the least relative error for
-    0 <= a <= 15: 2**-22. It is that of the CUDA C++ kernels.
+    Of degree 4 each, fitted to the least relative error for 0 <= a <= 13.3: 2**-22. No term is
+    negative, so that nothing cancels.
     """
-    t = reciprocal(fma(splat(0.3), a, splat(1.0)))
-    p = fma(splat(0.0351454747), t, splat(-0.154963373))
-    p = fma(p, t, splat(0.202440404))
-    p = fma(p, t, splat(-0.0500408905))
-    p = fma(p, t, splat(0.126619755))
-    p = fma(p, t, splat(0.100503304))
-    p = fma(p, t, splat(0.120659885))
-    return fma(p, t, splat(0.119635361)) * t
+    over = fma(splat(2.36935549e-07), a, splat(0.0143770035))
+    over = fma(fma(over, a, splat(0.107670635)), a, splat(0.339984328))
+    under = fma(splat(0.0360657498), a, splat(0.269333005))
+    under = fma(fma(under, a, splat(0.894552708)), a, splat(1.47784626))
+    return fma(over, a, splat(0.49999994)), fma(under, a, splat(1.0))
 
 
 @inlined
 def gelu(x: Lanes) -> Lanes:
     """x - a Q(a) or -a Q(a), a = |x|: nothing cancels."""
     a = smaller(absolute(x), splat(_END))
-    bell = exp_down(a * a * splat(-0.5))
-    return fma(-a * bell, _r(a), where(below(x, zeros()), splat(-0.0), x))
+    over, under = _r(a)
+    tail = exp(a * a * splat(-0.5)) * (a * over) / under
+    return where(below(x, zeros()), splat(-0.0), x) - tail
 
 
 @inlined
 def gelu_gradient(dy: Lanes, x: Lanes) -> Lanes:
     a = smaller(absolute(x), splat(_END))
-    tail = exp_down(a * a * splat(-0.5)) * fma(splat(-_DENSITY), a, _r(a))
+    over, under = _r(a)
+    tail = exp(a * a * splat(-0.5)) * fma(splat(-_DENSITY), a, over / under)
     return dy * where(below(x, zeros()), tail, splat(1.0) - tail)
 
 
@@ -164,7 +162,7 @@ def _mish(x: Lanes) -> Lanes:
     """x n / (n + 2), n = e (e + 2), e = exp(x)."""
     e = exp_down(smaller(x, splat(_MISH_END)))
     n = e * (e + splat(2.0))
-    return larger(x, splat(_FAR)) * (n * reciprocal(n + splat(2.0)))
+    return larger(x, splat(_FAR)) * (n / (n + splat(2.0)))
 
 
 @inlined
@@ -173,7 +171,7 @@ def _mish_gradient(dy: Lanes, x: Lanes) -> Lanes:
     x = smaller(larger(x, splat(EXP_ZERO)), splat(_MISH_END))
     e = exp(x)
     n = e * (e + splat(2.0))
-    d = reciprocal(n + splat(2.0))
+    d = splat(1.0) / (n + splat(2.0))
     return dy * (d * fma(x, splat(4.0) * d * (e * (e + splat(1.0))), n))
 
 

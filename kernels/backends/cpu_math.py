@@ -242,31 +242,6 @@ def _power_of_two(context: Any, shifted: Any) -> Any:
     return FLOATS(FLOATS), generate
 
 
-@lane_function
-def _rough_reciprocal(context: Any, x: Any) -> Any:
-    """1 / x within 13 % for normal x > 0: a subtraction from twice the exponent bias negates it."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        bits = builder.bitcast(arguments[0], vector(I32))
-        return builder.bitcast(builder.sub(constant(I32, 0x7EF311C7), bits), vector(FLOAT))
-
-    return FLOATS(FLOATS), generate
-
-
-@inlined
-def reciprocal(x: Any) -> Any:
-    """1 / x for 2**-126 < x < 2**126, to about one unit in the last place; NaN stays NaN.
-
-    Two steps of r (1 + e + e²), e = 1 - x r, each of which cubes the error. A division would occupy
-    its unit for longer than the whole of this takes.
-    """
-    r, one, negative = _rough_reciprocal(x), splat(1.0), -x
-    e = fma(negative, r, one)
-    r = fma(r, fma(e, e, e), r)
-    e = fma(negative, r, one)
-    return fma(r, fma(e, e, e), r)
-
-
 _ROUND = 1.5 * 2.0**23
 _LOG2_E = 1.4426950408889634
 _LN2 = 0.6931471805599453
@@ -283,7 +258,7 @@ def _reduced(x: Any) -> tuple[Any, Any, Any]:
     """2**n, r and p(r) of x = n ln 2 + r: range reduction after Cody and Waite, one constant."""
     shifted = fma(x, splat(_LOG2_E), splat(_ROUND))
     r = fma(shifted - splat(_ROUND), splat(-_LN2), x)
-    p = fma(fma(fma(splat(_P3), r, splat(_P2)), r, splat(_P1)), r, splat(_P0))
+    p = fma(fma(splat(_P3), r, splat(_P2)), r * r, fma(splat(_P1), r, splat(_P0)))
     return _power_of_two(shifted), r, p
 
 
@@ -314,5 +289,5 @@ def exp_down(x: Any) -> Any:
 def sigmoid_parts(x: Any) -> tuple[Any, Any]:
     """1 / (1 + e**-x) and one minus it, neither of which cancels, for any x; NaN stays NaN."""
     e = exp(smaller(larger(x, splat(EXP_ZERO)), splat(EXP_LARGEST)))
-    rest = reciprocal(e + splat(1.0))
+    rest = splat(1.0) / (e + splat(1.0))  # the divider works beside the multipliers
     return e * rest, rest
