@@ -13,6 +13,7 @@ from .cpu_lanes import (
     I64,
     INTS,
     LANES,
+    MASK,
     call,
     element_pointer,
     lane_function,
@@ -26,6 +27,23 @@ from .cpu_lanes import (
 )
 
 
+def _inside(builder: ir.IRBuilder, column: ir.Value, width: ir.Value) -> ir.Value:
+    numbers = ir.Constant(vector(I32), list(range(LANES)))
+    columns = builder.add(splatted(builder, builder.trunc(column, I32)), numbers)
+    limit = splatted(builder, builder.trunc(width, I32))
+    return builder.icmp_unsigned("<", columns, limit)  # a negative column is a huge one
+
+
+@lane_function
+def inside(context: Any, column: Any, width: Any) -> Any:
+    """Which of 16 columns from `column` on lie in [0, width)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _inside(builder, *arguments)
+
+    return MASK(types.int64, types.int64), generate
+
+
 @lane_function
 def load_inside(context: Any, address: Any, row: Any, column: Any, width: Any, outside: Any) -> Any:
     """16 columns of the row that starts at element `row`; `outside` where beyond [0, width).
@@ -37,10 +55,7 @@ def load_inside(context: Any, address: Any, row: Any, column: Any, width: Any, o
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         base, row, column, width, _ = arguments
-        numbers = ir.Constant(vector(I32), list(range(LANES)))
-        columns = builder.add(splatted(builder, builder.trunc(column, I32)), numbers)
-        limit = splatted(builder, builder.trunc(width, I32))
-        mask = builder.icmp_unsigned("<", columns, limit)  # a negative column is a huge one
+        mask = _inside(builder, column, width)
         pointer = element_pointer(builder, address, base, builder.add(row, column), kind)
         filler = ir.Constant(kind, [_bits(address.element, beyond)] * LANES)
         return widened(builder, address, masked_load(builder, address, pointer, mask, filler))

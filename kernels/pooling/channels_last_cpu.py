@@ -46,15 +46,16 @@ def _ask_below(x: Any, pixel: int, width: int, stride: int, channels: int, chann
             prefetch(x, i + LANES)
 
 
-def _forward(dtype: str, streaming: bool, maximum: bool) -> Function:
+def _forward(
+    dtype: str, streaming: bool, maximum: bool, kernel: int, stride: int, padding: int
+) -> Function:
     """(x, y, offset, *extents): see `prepare`; offset repeats x where there is none."""
 
     def run(arguments: Any, thread: int) -> None:
         x, y = source(arguments, 0, dtype), target(arguments, 1, dtype, streaming)
         offset = target(arguments, 2, "uint8", False)
         images, height, width, channels = arguments[3], arguments[4], arguments[5], arguments[6]
-        out_h, out_w, kernel = arguments[7], arguments[8], arguments[9]
-        stride, padding, threads = arguments[10], arguments[11], arguments[12]
+        out_h, out_w, threads = arguments[7], arguments[8], arguments[9]
         whole = channels // PAIR * PAIR if to_line(y, 0) == 0 and channels % PAIR == 0 else 0
         factor = splat(1.0 / (kernel * kernel))
         first, last = share(images * out_h, thread, threads)
@@ -110,15 +111,16 @@ def _forward(dtype: str, streaming: bool, maximum: bool) -> Function:
     return run
 
 
-def _backward(dtype: str, streaming: bool, maximum: bool) -> Function:
+def _backward(
+    dtype: str, streaming: bool, maximum: bool, kernel: int, stride: int, padding: int
+) -> Function:
     """(dy, dx, offset, *extents): see `prepare`; offset repeats dy where there is none."""
 
     def run(arguments: Any, thread: int) -> None:
         dy, dx = source(arguments, 0, dtype), target(arguments, 1, dtype, streaming)
         offset = source(arguments, 2, "uint8")
         images, height, width, channels = arguments[3], arguments[4], arguments[5], arguments[6]
-        out_h, out_w, kernel = arguments[7], arguments[8], arguments[9]
-        stride, padding, threads = arguments[10], arguments[11], arguments[12]
+        out_h, out_w, threads = arguments[7], arguments[8], arguments[9]
         whole = channels // PAIR * PAIR if to_line(dx, 0) == 0 and channels % PAIR == 0 else 0
         factor = splat(1.0 / (kernel * kernel))
         first, last = share(images * height, thread, threads)
@@ -142,10 +144,9 @@ def _backward(dtype: str, streaming: bool, maximum: bool) -> Function:
                             if maximum:
                                 inside = (row - r * stride) * kernel + column - c * stride
                                 here = splat_int(inside)
-                                low = where(equals(load(offset, i), here), low + a, low)
-                                high = where(equals(load(offset, i + LANES), here), high + b, high)
-                            else:
-                                low, high = low + a, high + b
+                                a = where(equals(load(offset, i), here), a, zeros())
+                                b = where(equals(load(offset, i + LANES), here), b, zeros())
+                            low, high = low + a, high + b
                     if not maximum:
                         low, high = low * factor, high * factor
                     store(dx, into + channel, low, high)
@@ -159,9 +160,8 @@ def _backward(dtype: str, streaming: bool, maximum: bool) -> Function:
                             if maximum:
                                 inside = (row - r * stride) * kernel + column - c * stride
                                 chosen = equals(load_some(offset, i, count), splat_int(inside))
-                                total = where(chosen, total + value, total)
-                            else:
-                                total += value
+                                value = where(chosen, value, zeros())
+                            total += value
                     if not maximum:
                         total = total * factor
                     store_some(dx, into + channel, total, count)
@@ -173,12 +173,13 @@ def prepare(direction: str, spec: Spec) -> Prepared:
     threads, dims, forward = spec.target.multiprocessors, spec.dims, direction == "forward"
     maximum = spec.operation.name == "max_pool2d_nhwc"
     make = _forward if forward else _backward
-    kernel = compiled(make(spec.dtype.name, spec.streaming, maximum))
+    settings = (dims["kernel"], dims["stride"], dims["padding"])
+    kernel = compiled(make(spec.dtype.name, spec.streaming, maximum, *settings))
     read, written = spec.io.reads[0], spec.io.writes[0]
     out_h, out_w = (written if forward else read).shape[1:3]
     names = [read.name, written.name, "offset" if maximum else read.name]
     extents = [dims[name] for name in ("images", "height", "width", "channels")]
-    extents += [out_h, out_w, *(dims[name] for name in ("kernel", "stride", "padding"))]
+    extents += [out_h, out_w]
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         addresses = [tensors[name].data_ptr() for name in names]

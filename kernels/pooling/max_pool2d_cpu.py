@@ -14,6 +14,7 @@ from typing import Any
 from ..backends.cpu import Function, compiled, inlined, launcher
 from ..backends.cpu import refuses as refuses
 from ..backends.cpu_images import (
+    inside,
     interleaved_high,
     interleaved_low,
     lane,
@@ -98,7 +99,7 @@ def _forward(dtype: str, streaming: bool, kernel: int, stride: int, padding: int
 
 
 @inlined
-def _windowone_row(
+def _add_windows(
     sums: Any,
     dy: Any,
     offset: Any,
@@ -106,30 +107,36 @@ def _windowone_row(
     q: int,
     phase: int,
     kr: int,
-    out_w: int,
+    extents: tuple[int, int],
     within: bool,
-    kernel: int,
-    stride: int,
-    padding: int,
+    settings: tuple[int, int, int],
 ) -> Any:
     """Add to 16 gradients what one row of windows gives them, from their kernel row `kr`.
 
     They are those of the columns (q + lane) · stride + phase; `start` is the element at which the
-    row of windows starts.
+    row of windows starts, `extents` are its length and the elements of all rows, and `within` says
+    that all 16 windows of each load are in the row. At its ends neighbouring rows are read too, and
+    passed over; only where there are none do loads have to be masked, byte by byte where the
+    processor knows no better.
     """
+    kernel, stride, padding = settings
+    out_w, elements = extents
     if phase == 0:
         prefetch(dy, start + q + AHEAD)
         prefetch(offset, start + q + AHEAD)
     for kc in range(kernel - 1, -1, -1):
         if (phase + padding - kc) % stride == 0:
             column = q + (phase + padding - kc) // stride
+            i, here = start + column, splat_int(kr * kernel + kc)
             if within:
-                gradient, place = load(dy, start + column), load(offset, start + column)
+                gradient, place = load(dy, i), load(offset, i)
+            elif i >= 0 and i + LANES <= elements:
+                gradient, place = load(dy, i), load(offset, i)
+                place = where(inside(column, out_w), place, splat_int(-1))
             else:
                 gradient = load_inside(dy, start, column, out_w, False)
                 place = load_inside(offset, start, column, out_w, False)
-            chosen = equals(place, splat_int(kr * kernel + kc))
-            sums = where(chosen, sums + gradient, sums)
+            sums += where(equals(place, here), gradient, zeros())
     return sums
 
 
@@ -149,6 +156,7 @@ def _backward(dtype: str, streaming: bool, kernel: int, stride: int, padding: in
         rows, room, threads = arguments[9], arguments[10], arguments[11]
         values = at(target(arguments, 3, "float32", False), thread * room)
         parts = (height + rows - 1) // rows
+        extents, settings = (out_w, planes * out_h * out_w), (kernel, stride, padding)
         # The windows of the columns q · stride + phase lie at q + lowest to q + highest.
         lowest = -((kernel - 1 - padding) // stride)
         highest = (stride - 1 + padding) // stride
@@ -171,34 +179,14 @@ def _backward(dtype: str, streaming: bool, kernel: int, stride: int, padding: in
                             out_row = (row + padding - kr) // stride
                             if out_row >= 0 and out_row < out_h:
                                 start = (plane * out_h + out_row) * out_w
-                                a = _windowone_row(
-                                    a,
-                                    dy,
-                                    offset,
-                                    start,
-                                    q,
-                                    phase,
-                                    kr,
-                                    out_w,
-                                    within,
-                                    kernel,
-                                    stride,
-                                    padding,
+                                a = _add_windows(
+                                    *(a, dy, offset, start, q, phase, kr),
+                                    *(extents, within, settings),
                                 )
                                 if stride == 2:
-                                    b = _windowone_row(
-                                        b,
-                                        dy,
-                                        offset,
-                                        start,
-                                        q,
-                                        1,
-                                        kr,
-                                        out_w,
-                                        within,
-                                        kernel,
-                                        stride,
-                                        padding,
+                                    b = _add_windows(
+                                        *(b, dy, offset, start, q, 1, kr),
+                                        *(extents, within, settings),
                                     )
                         if stride == 1:
                             store_some(values, into + q, a, LANES)
