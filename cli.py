@@ -209,13 +209,13 @@ def compare(
     with usage_errors():
         from .analysis.compare import compare as compared
         from .analysis.loading import read
-        from .analysis.script import complain, conclude
+        from .analysis.script import complain, conclude, sides
 
         limit = arguments.share(threshold)
-        sides = read([base]), read([current])
-        found = compared(*sides, threshold=limit, across_devices=across_devices)
+        ours, theirs = sides(read([base]), read([current]))
+        found = compared(ours, theirs, threshold=limit, across_devices=across_devices)
         code = conclude(found, strict, allow_missing, markdown, as_json, _colorful())
-        code = complain([*sides[0], *sides[1]]) or code
+        code = complain([*ours, *theirs]) or code
     raise typer.Exit(code)
 
 
@@ -242,12 +242,13 @@ def gate(
         from .analysis.compare import compare as compared
         from .analysis.gate import baseline
         from .analysis.loading import read
-        from .analysis.script import complain, conclude
+        from .analysis.script import complain, conclude, sides
         from .results.checked import printable
 
         limit = arguments.share(threshold)
         current = read([runs[-1]])
         base = read([runs[0]]) if len(runs) == 2 else [baseline(current, store)]
+        base, current = sides(base, current)
         names = ", ".join(printable(str(run.path)) for run in base)
         typer.echo(f"baseline: {names}", err=as_json)
         found = compared(base, current, threshold=limit)

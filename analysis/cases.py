@@ -14,6 +14,8 @@ import pandas as pd
 from .statistics import Centre, centre
 
 _WORST = ("wrong", "failed", "timeout", "skipped")
+BROKEN = ("failed", "timeout")
+"""Statuses of a case that crashed or hung."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Case:
 
     status: "ok" where at least one process measured it and none found it wrong.
     reason: why not ok, or how many processes did not measure it.
+    failed: records that failed or timed out although others are ok.
     medians: per process the median of its samples (of its positions, where it has several).
     """
 
@@ -39,6 +42,7 @@ class Case:
     placement: str
     status: str
     reason: str | None
+    failed: int
     medians: Mapping[int, float] = field(repr=False)
     timer: str | None
     tick: float | None
@@ -109,11 +113,13 @@ def _case(records: list[dict[str, Any]]) -> Case:
         if worst["status"] == "wrong" or not good:
             status, good = worst["status"], []
         else:
-            reason = f"{len(bad)} of {len(records)} records {worst['status']}: {reason}"
+            alike = sum(record["status"] == worst["status"] for record in bad)
+            reason = f"{alike} of {len(records)} records {worst['status']}: {reason}"
     return Case(
         **{name: first[name] for name in _COPIED},
         status=status,
         reason=reason,
+        failed=sum(record["status"] in BROKEN for record in bad) if good else 0,
         medians=_medians(good),
         tick=_largest(record["timer_tick_seconds"] for record in good),
         launch_overhead=_largest(record["launch_overhead_seconds"] for record in good),

@@ -23,7 +23,7 @@ import pandas as pd
 from ..results.reading import Run
 from .bandwidth import Achieved, achieved
 from .calm import calm
-from .cases import Case, cases
+from .cases import BROKEN, Case, cases
 from .drift import REFERENCE
 from .identity import (
     device_differences,
@@ -44,13 +44,15 @@ class Comparison:
     """Every case with its verdict, what differs around them, and the exit code with its reason.
 
     differences: fields in which the devices differ. doubts: why the figures may not be trusted.
-    wrong: cases whose result is wrong in the current runs.
+    wrong: cases whose result is wrong in the current runs. broken: cases that failed in some of
+    their processes, and in none of the baseline's.
     """
 
     rows: list[Compared]
     differences: list[str] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
     other_device: bool = False
 
     def exit_code(self, strict: bool = False, allow_missing: bool = False) -> tuple[int, str]:
@@ -68,6 +70,11 @@ class Comparison:
                 count["missing"] and not allow_missing,
                 NOT_COMPARABLE,
                 f"{count['missing']} cases of the baseline are missing",
+            ),
+            (
+                self.broken and not allow_missing,
+                NOT_COMPARABLE,
+                f"{len(self.broken)} cases failed in some processes, and in none of the baseline",
             ),
             (
                 2 * decided < comparable,
@@ -126,6 +133,11 @@ def compare(
     if throttled:
         doubts.append(f"throttled: {', '.join(throttled[:3])}{' …' if throttled[3:] else ''}")
     wrong = [name for name, some in theirs.items() if any(c.status == "wrong" for c in some)]
+    broken = [
+        name
+        for name, some in theirs.items()
+        if name in ours and _failures(some) and not _failures(ours[name])
+    ]
     rows = judged(pairs, threshold)
     if not other:
         copies = _copies(ours), _copies(theirs)
@@ -139,7 +151,24 @@ def compare(
         ]
         rows = [_agreed(*both) for both in zip(rows, judged(relative, threshold), strict=True)]
         rows = [_noted(row, notes.get(row.case)) for row in rows]
-    return Comparison(rows, identity, doubts, wrong)
+    rows = [_noted(row, _losses(ours.get(row.case, []), theirs.get(row.case, []))) for row in rows]
+    return Comparison(rows, identity, doubts, wrong, broken)
+
+
+def _failures(some: Sequence[Case]) -> list[str]:
+    """What failed in processes or runs of a case that others measured."""
+    if not any(case.status == "ok" for case in some):
+        return []
+    return [
+        f"{case.status}: {case.reason}" if case.status in BROKEN else str(case.reason)
+        for case in some
+        if case.failed or case.status in BROKEN
+    ]
+
+
+def _losses(base: Sequence[Case], current: Sequence[Case]) -> str:
+    sides = (("baseline", base), ("current", current))
+    return "; ".join(f"{name}: {why}" for name, some in sides for why in _failures(some))
 
 
 def _is_copy(name: str, *sides: Mapping[str, Sequence[Case]]) -> bool:
@@ -244,11 +273,11 @@ def _agreed(row: Compared, relative: Compared) -> Compared:
     if not (contradicted or unconfirmed):
         return row
     why = f"{row.reason}, but in units of the reference copy {relative.reason}"
-    return replace(row, verdict="ambiguous", reason=why)
+    return replace(row, verdict="ambiguous", reason=why, remark=True)
 
 
 def _noted(row: Compared, note: str | None) -> Compared:
-    return replace(row, reason=f"{row.reason} ({note})") if note else row
+    return replace(row, reason=f"{row.reason} ({note})", remark=True) if note else row
 
 
 def _unmeasured(
@@ -285,14 +314,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison of two sides; the exit code is its conclusion."""
     from ..results.store import StoreError
     from .loading import read
-    from .script import complain, conclude, parser, refuse
+    from .script import complain, conclude, parser, refuse, sides
 
     options = parser(__doc__)
     options.add_argument("base", help="run, folder of runs or glob")
     options.add_argument("current", help="run, folder of runs or glob")
     given = options.parse_args(arguments)
     try:
-        base, current = read([given.base]), read([given.current])
+        base, current = sides(read([given.base]), read([given.current]))
     except StoreError as error:
         return refuse(error)
     code = conclude(compare(base, current), markdown=given.markdown)

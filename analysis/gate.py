@@ -6,11 +6,13 @@ The verdicts are those of `compare`; a device other than the baseline's is refus
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from ..results.reading import Run, find_runs, read_run
-from ..results.record import Device
-from .identity import device_differences
+from ..results.record import Device, Environment
+from .identity import device_differences, driver_differences, platform_differences
+from .sides import same_run
 
 
 class NoBaseline(Exception):
@@ -22,27 +24,49 @@ class NoBaseline(Exception):
 def baseline(current: Sequence[Run], store: Path) -> Run:
     """The newest clean run under `store` of the device that `current` was measured on.
 
-    Clean is finished, of committed code, undamaged, and with something measured in it. Raises
-    NoBaseline where there is none, and StoreError where `store` holds no run at all.
+    Clean is finished, of committed code, undamaged, and with something measured in it. One that is
+    no later than `current`, with its driver and platform, goes before any other: against those
+    nothing could be concluded. A copy of `current` is none. Raises NoBaseline where there is none,
+    and StoreError where `store` holds no run at all.
     """
-    device = next((run.environment.device for run in current if run.environment), None)
-    if device is None:
+    now = next((run.environment for run in current if run.environment), None)
+    if now is None:
         raise NoBaseline(
             "the device of the current run is unknown: its environment.json is damaged"
         )
-    own = {run.path.resolve() for run in current}
     others: dict[str, None] = {}
+    second: Run | None = None
     for path in reversed(find_runs([store])):
-        if path.resolve() in own:
-            continue
         run = read_run(path)
-        if run.environment is None:
+        if run.environment is None or any(same_run(run, own) for own in current):
             continue
-        if device_differences(run.environment.device, device):
-            others.setdefault(run.environment.device.name)
+        device = run.environment.device
+        differences = device_differences(device, now.device)
+        if differences:
+            why = f" ({'; '.join(differences)})" if device.name == now.device.name else ""
+            others.setdefault(device.name + why)
         elif _clean(run):
-            return run
-    raise NoBaseline(_none_for(device, list(others), store))
+            if not (_later(run.environment, now) or _other_surroundings(run, current)):
+                return run
+            second = second or run
+    if second is not None:
+        return second
+    raise NoBaseline(_none_for(now.device, list(others), store))
+
+
+def _later(base: Environment, current: Environment) -> bool:
+    begun, now = (datetime.fromisoformat(run.started_at) for run in (base, current))
+    return begun > now
+
+
+def _other_surroundings(base: Run, current: Sequence[Run]) -> bool:
+    """Whether driver or platform are others, so that a comparison could conclude nothing."""
+    drivers = (
+        driver_differences(base.environment.device, run.environment.device)
+        for run in current
+        if base.environment and run.environment
+    )
+    return any(drivers) or bool(platform_differences([base, *current]))
 
 
 def _clean(run: Run) -> bool:

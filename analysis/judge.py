@@ -15,7 +15,10 @@ DECIDED = ("same", "faster", "slower")
 
 @dataclass(frozen=True)
 class Compared:
-    """One case. `smallest`: the smallest relative change that would have been called slower."""
+    """One case. `smallest`: the smallest relative change that would have been called slower.
+
+    remark: whether the reason says more than the interval does.
+    """
 
     case: str
     verdict: str
@@ -28,6 +31,7 @@ class Compared:
     current_seconds: float | None = None
     base_processes: int = 0
     current_processes: int = 0
+    remark: bool = False
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ..results.reading import Run
 from ..results.store import StoreError
 from .compare import Comparison
 from .loading import frame, read
+from .sides import told_apart
 from .tables import Table, as_markdown, as_text, compare_tables
 
 DAMAGED = 1
@@ -74,6 +75,14 @@ def complain(runs: Iterable[Run]) -> int:
     for line in found:
         print(line, file=sys.stderr)
     return DAMAGED if found else 0
+
+
+def sides(base: Sequence[Run], current: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """Both sides with every run once; what is left out is said on standard error."""
+    found = told_apart(base, current)
+    for line in found.notes:
+        print(printable(line), file=sys.stderr)
+    return found.base, found.current
 
 
 def conclude(

@@ -260,7 +260,9 @@ def compare_tables(comparison: Comparison) -> list[Table]:
     """Every case, what needs attention first; reasons of what could not be compared below."""
     rows = sorted(comparison.rows, key=lambda row: _URGENCY.index(row.verdict))
     columns = ["case", "time", "interval", "sees", "verdict"]
-    notes = [f"{row.case}: {row.verdict}, {row.reason}" for row in rows if row.low is None]
+    notes = [
+        f"{row.case}: {row.verdict}, {row.reason}" for row in rows if row.low is None or row.remark
+    ]
     notes += [f"differs: {line}" for line in comparison.differences]
     notes += [f"doubt: {line}" for line in comparison.doubts]
     notes += [f"wrong result: {case}" for case in comparison.wrong]

@@ -163,6 +163,35 @@ def test_a_kernel_that_crashes_does_not_turn_the_gate_green(status: str) -> None
     assert f"{status} in the current run: illegal address" in shown(found)
 
 
+@pytest.mark.parametrize("status", ["failed", "timeout"])
+def test_a_kernel_that_crashes_now_and_then_does_not_turn_the_gate_green(status: str) -> None:
+    broken = record(operation="add", process=5, status=status, reason="illegal address")
+    base, current = [*times(), *times(operation="add")], [*times(), *times(operation="add")[:5]]
+    found = against(base, [*current, broken])
+    assert verdicts(found)["add"] == "same"
+    why = "1 cases failed in some processes, and in none of the baseline"
+    assert found.exit_code() == (3, why)
+    assert found.exit_code(allow_missing=True)[0] == 0
+    assert f"(current: 1 of 6 records {status}: illegal address)" in shown(found)
+    before = against([*current, broken], [*current, broken])
+    assert before.exit_code()[0] == 0
+    assert f"(baseline: 1 of 6 records {status}: illegal address; current: 1 of 6" in shown(before)
+
+
+def test_a_run_that_crashed_beside_one_that_did_not_is_told() -> None:
+    good, crashed = side(times(), name="gpu/a"), side([record(status="failed")], name="gpu/b")
+    found = compare([side(times())], [good, crashed])
+    assert found.exit_code()[0] == 3
+    assert "(current: failed: made up)" in shown(found)
+
+
+def test_cases_that_were_not_reached_in_time_are_no_crash() -> None:
+    late = record(process=5, status="skipped", reason="time limit")
+    found = against(times(), [*times()[:5], late])
+    assert found.exit_code()[0] == 0
+    assert "time limit" not in shown(found)
+
+
 def test_a_wrong_result_fails_whatever_else() -> None:
     wrong = record(operation="add", status="wrong", reason="row 3")
     found = against(times(), [*times(), wrong])
@@ -331,6 +360,7 @@ def test_a_busier_machine_is_not_slower_code() -> None:
     found = against([*times(), *copies()], [*times(1.2), *copies(1.2)])
     assert [row.verdict for row in found.rows] == ["ambiguous"]
     assert "in units of the reference copy between" in found.rows[0].reason
+    assert "ambiguous, at least 1" in shown(found)  # or the interval alone would call it slower
     assert found.exit_code()[0] == 5
 
 
