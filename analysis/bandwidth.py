@@ -110,6 +110,8 @@ def _achieved(case: Case, points: Sequence[Ceiling]) -> Achieved:
     of_peak = judged / case.peak_gb_per_s if judged and case.peak_gb_per_s else None
     of_ceiling = judged / ceiling if judged and ceiling else None
     verdict = doubt or bound(of_ceiling, of_peak)
+    if verdict.name == "above-ceiling":
+        of_ceiling = None
     return Achieved(
         **{name: getattr(case, name) for name in _SAME},
         traffic_bytes=case.traffic,

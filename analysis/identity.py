@@ -59,22 +59,27 @@ def platform_differences(runs: Sequence[Run]) -> list[str]:
 
 
 def disturbances(runs: Sequence[Run]) -> list[str]:
+    """What `disturbed` says of every run, with its path."""
+    return [
+        f"{run.path}: {line}"
+        for run in runs
+        if run.environment
+        for line in disturbed(run.environment)
+    ]
+
+
+def disturbed(environment: Environment) -> list[str]:
     """What else ran on the device while it was measured, and what held its clocks back."""
     found = []
-    for run in runs:
-        environment = run.environment
-        if environment is None:
-            continue
-        for when, others, state in (
-            ("before", environment.processes_before, environment.before),
-            ("after", environment.processes_after, environment.after),
-        ):
-            if others:
-                processes = ", ".join(others)
-                found.append(f"{run.path}: other compute processes {when} the run: {processes}")
-            slowed = [why for why in _slowed(state) if why not in _USUAL]
-            if slowed:
-                found.append(f"{run.path}: clocks {when} the run held back: {', '.join(slowed)}")
+    for when, others, state in (
+        ("before", environment.processes_before, environment.before),
+        ("after", environment.processes_after, environment.after),
+    ):
+        if others:
+            found.append(f"other compute processes {when} the run: {', '.join(others)}")
+        slowed = [why for why in _slowed(state) if why not in _USUAL]
+        if slowed:
+            found.append(f"clocks {when} the run held back: {', '.join(slowed)}")
     return found
 
 

@@ -16,6 +16,10 @@ MAX_SPREAD = 0.10
 MEMORY_SHARE = 0.80
 """Share of the ceiling from which on it is the memory that limits."""
 
+TOO_FAST = 1.5
+"""Times the ceiling from which on a rate that no known peak allows is not taken for the memory's:
+noise in the copies does not explain it."""
+
 RANKED = ("memory-bound", "below-ceiling")
 """Verdicts whose figures are compared with each other and with the ceilings."""
 
@@ -78,6 +82,9 @@ def bound(share_of_ceiling: float | None, share_of_peak: float | None) -> Verdic
         return Verdict("unjudged", "neither a copy with this read share nor a peak is known")
     what = "the copies with its read share" if share_of_ceiling is not None else "the peak"
     share = share_of_ceiling if share_of_ceiling is not None else share_of_peak or 0.0
+    if share_of_peak is None and share > TOO_FAST:
+        why = f"{share:,.3g} times {what}: cache, wrong bytes or bad copies"
+        return Verdict("above-ceiling", why)
     if share > 1:
         return Verdict("memory-bound", f"as fast as {what}, or faster than they were measured")
     if share >= MEMORY_SHARE:

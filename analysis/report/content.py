@@ -38,7 +38,7 @@ def _answer(told: Told) -> Section:
     first, *rest = head(told.run, told.found, told.moved)
     parts: list[Part] = [Bullets(answer(told))] if told.rows else []
     parts.append(Bullets(rest))
-    notes = warnings(told.run, told.rows, told.moved)
+    notes = warnings(told)
     if notes:
         parts.append(Table("Warnings", [], [], notes=notes))
     parts += [Folded(table) for table in (judged(told.rows), failures(told.rows)) if table]

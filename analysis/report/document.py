@@ -100,7 +100,7 @@ def _text(told: Told, color: bool, whole: bool) -> str:
     tables = bandwidth_tables(told.rows, told.moved)
     if told.gains or whole:
         tables += fusion_tables(told.gains)
-    notes = warnings(told.run, told.rows, told.moved)
+    notes = warnings(told)
     last = [judged(told.rows), failures(told.rows)]
     last += [Table("Warnings", [], [], notes=notes)] if notes else []
     tables += [table for table in last if table]

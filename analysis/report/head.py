@@ -11,8 +11,9 @@ from ..bandwidth import Achieved, run_ceilings
 from ..cases import Case
 from ..ceiling import Ceiling
 from ..drift import Drift
+from ..identity import disturbed
 from ..tables import Table, number
-from .told import plural
+from .told import Told, plural
 
 BEYOND_CEILING = 105.0
 """Percent of a measured ceiling from which on it is the ceiling that is in doubt."""
@@ -24,6 +25,7 @@ MEANING = {
     "timer-limited": "too short for the timer; not ranked",
     "cache-resident": "served by the cache, at least in part; not ranked",
     "above-peak": "faster than the memory: cache, wrong bytes or wrong peak; not ranked",
+    "above-ceiling": "far faster than the copies, and no peak is known to allow it; not ranked",
     "unsized": "the cache is unknown, so it cannot be told from memory; not ranked",
     "placed": "not in the device's own memory, so held to none of its ceilings; not ranked",
     "throttled": "the device slowed itself down; not ranked",
@@ -120,10 +122,17 @@ def failures(rows: Sequence[Achieved]) -> Table | None:
     return Table("Not measured", columns, cells, frozenset(["cases"]))
 
 
-def warnings(run: Run, rows: Sequence[Achieved], moved: Sequence[Drift]) -> list[str]:
+def warnings(told: Told) -> list[str]:
     """What a reader has to know before believing the figures, one line each."""
-    lines = [*run.notes, *(drift.warning for drift in moved if drift.warning)]
-    beyond = [row for row in rows if (row.percent_of_ceiling or 0) > BEYOND_CEILING]
+    run = told.run
+    lines = [*run.notes, *(drift.warning for drift in told.moved if drift.warning)]
+    partly = [case for case in told.found if case.failed]
+    if partly:
+        lines.append(
+            f"failed in some processes: {plural(len(partly), 'case')}, such as "
+            f"{partly[0].case}: {partly[0].reason}"
+        )
+    beyond = [row for row in told.rows if (row.percent_of_ceiling or 0) > BEYOND_CEILING]
     if beyond:
         most = max(beyond, key=lambda row: row.percent_of_ceiling or 0)
         lines.append(
@@ -133,11 +142,5 @@ def warnings(run: Run, rows: Sequence[Achieved], moved: Sequence[Drift]) -> list
         )
     environment = run.environment
     if environment is not None:
-        lines += environment.warnings + environment.quirks
-        for when, names in (
-            ("before", environment.processes_before),
-            ("after", environment.processes_after),
-        ):
-            if names:
-                lines.append(f"other compute processes {when} the run: {', '.join(names)}")
+        lines += environment.warnings + environment.quirks + disturbed(environment)
     return lines + [f"damaged: {problem}" for problem in run.problems]

@@ -15,7 +15,8 @@ from .told import DOUBTFUL, SHOWN, Told, plural
 
 FEWEST_SIZES = 3
 MOST_SWEEPS = 6
-_MEASURED = (*SHOWN, *DOUBTFUL, "cache-resident", "above-peak", "launch-bound")
+_CACHED = ("cache-resident", "above-peak", "above-ceiling")
+_MEASURED = (*SHOWN, *DOUBTFUL, *_CACHED, "launch-bound")
 """A sweep is about the cache: here its figures belong."""
 
 
@@ -80,7 +81,7 @@ def _sweep(told: Told, rows: Sequence[Achieved], name: str) -> Figure:
     if first.peak_gb_per_s:
         lines.append(Line("peak", y=first.peak_gb_per_s, dashed=True))
     most = max([spot.y for spot in spots] + [line.y for line in lines if line.y])
-    inside = [row for row in rows if row.verdict in ("cache-resident", "above-peak")]
+    inside = [row for row in rows if row.verdict in _CACHED]
     what = f"{first.operation} {first.direction}, {short(first.dtype)}"
     return Figure(
         name,

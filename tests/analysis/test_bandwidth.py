@@ -127,6 +127,27 @@ def test_verdicts(changes: dict[str, Any], verdict: str, why: str) -> None:
         assert (row.gb_per_s, row.median_seconds) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("times", "peak", "verdict"),
+    [
+        (1.4, None, "memory-bound"),
+        (40.0, None, "above-ceiling"),
+        (2.0, 1000.0, "memory-bound"),  # a peak allows it: the copies were slow
+        (40.0, 1000.0, "above-peak"),
+    ],
+)
+def test_far_beyond_the_copies_needs_a_peak_that_allows_it(
+    times: float, peak: float | None, verdict: str
+) -> None:
+    layer = processes([0.005 / times] * 3, operation="silu", family="activation")
+    known = Peak(gbps=peak, source="sheet", provenance="made up") if peak else None
+    found = rows([*processes([0.005] * 3), *layer], environment(peak=known))
+    row = next(row for row in found if row.operation == "silu")
+    assert row.verdict == verdict
+    assert row.ranked == (verdict == "memory-bound")
+    assert row.ranked or row.percent_of_ceiling is None
+
+
 def test_processes_that_disagree_are_unstable() -> None:
     assert only(processes([0.0010, 0.0013, 0.0009])).verdict == "unstable"
 

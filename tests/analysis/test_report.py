@@ -260,6 +260,15 @@ def test_peak_provenance_is_shown(tmp_path: Path) -> None:
     assert "Peak 4,814 GB/s (from attributes: 2 x 3201 MHz)" in run_table(run(tmp_path, [], env))
 
 
+def test_what_disturbed_a_run_is_a_warning(tmp_path: Path) -> None:
+    held = {"clocks_slowed_by": "power cap, thermal (hardware)"}
+    records = [*processes([0.001] * 5), record(process=5, status="timeout", reason="60 s")]
+    text = run_table(run(tmp_path, records, environment(after=held)))
+    assert "clocks after the run held back: thermal (hardware)" in text
+    assert "failed in some processes: 1 case, such as copy/forward/cuda/float32/" in text
+    assert "8192x16384/cold: 1 of 6 records timeout: 60 s" in text
+
+
 def test_a_ceiling_that_layers_exceed_is_in_doubt(tmp_path: Path) -> None:
     records = [
         *processes([0.0010] * 2),
