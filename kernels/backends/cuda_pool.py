@@ -36,7 +36,6 @@ _SUM_COLUMNS, _SUM_ROWS = 32, 32  # threads of column_sums: a line of 128 bytes,
 class Problem:
     """One direction of a pooling. Lengths in elements.
 
-    kernel, stride: 0 where windows divide the image evenly and differ.
     itemsize: bytes of an element; window_bytes: of what backward reads of a window.
     sums: windows are summed plane by plane, too.
     """
@@ -82,7 +81,7 @@ class Plan:
 
 def strip_bytes(problem: Problem, target: Target) -> int | None:
     """Bytes of a strip, or None where strips cannot do it (include/pool.cuh says what they can)."""
-    if not problem.kernel or problem.padding != problem.kernel - problem.stride:
+    if problem.padding != problem.kernel - problem.stride:
         return None
     if problem.padding > 1 or problem.kernel > _LONGEST_UNROLLED:
         return None
@@ -147,21 +146,13 @@ def tile_plan(problem: Problem, target: Target) -> Plan:
 
 def _staged(problem: Problem, band_rows: int) -> int:
     """Rows that a band of `band_rows` written rows holds in shared memory, at most."""
-    height, out_height = problem.height, problem.out_height
-    if not problem.kernel:  # windows that differ may begin and end within a row of another
-        read, written = (height, out_height) if problem.forward else (out_height, height)
-        return min(band_rows * read // written + 2, read)
     if problem.forward:
-        return min((band_rows - 1) * problem.stride + problem.kernel, height)
-    return min((band_rows + problem.kernel - 2) // problem.stride + 1, out_height)
+        return min((band_rows - 1) * problem.stride + problem.kernel, problem.height)
+    return min((band_rows + problem.kernel - 2) // problem.stride + 1, problem.out_height)
 
 
 def _band(problem: Problem, rows: int) -> int:
     """The longest band that holds at most `rows` rows; below 1 where there is none."""
-    height, out_height = problem.height, problem.out_height
-    if not problem.kernel:
-        read, written = (height, out_height) if problem.forward else (out_height, height)
-        return (rows - 2) * written // read
     if problem.forward:
         return (rows - problem.kernel) // problem.stride + 1 if rows >= problem.kernel else 0
     return rows * problem.stride - problem.kernel + 1
@@ -243,9 +234,6 @@ def _problem(direction: str, spec: Spec, moved: Tensor, windows: Tensor, sums: b
     images, channels, height, width = moved.shape
     *_, out_height, out_width = windows.shape
     read = [t for t in spec.io.reads if t.shape == windows.shape]
-    kernel = spec.dims.get("kernel", 0)
-    if not kernel and max(height, width) * max(out_height + 1, out_width + 1) >= 2**31:
-        raise CannotPrepare("windows that differ are counted in 31 bits")
     return Problem(
         forward=direction == "forward",
         planes=images * channels,
@@ -253,8 +241,8 @@ def _problem(direction: str, spec: Spec, moved: Tensor, windows: Tensor, sums: b
         width=width,
         out_height=out_height,
         out_width=out_width,
-        kernel=kernel,
-        stride=spec.dims.get("stride", 0),
+        kernel=spec.dims["kernel"],
+        stride=spec.dims["stride"],
         padding=spec.dims.get("padding", 0),
         itemsize=spec.dtype.bits // 8,
         window_bytes=sum(t.dtype.bits // 8 for t in read),
@@ -271,11 +259,11 @@ def _kernel_name(
     passed: Sequence[Tensor],
     extra: Sequence[numpy.generic],
 ) -> str:
-    schedule = "strips" if plan.strips else "tiles" if problem.kernel else "adaptive"
-    window = [problem.kernel, problem.stride] if problem.kernel else []
+    schedule = "strips" if plan.strips else "tiles"
     staged = [] if plan.strips else [str(plan.staged).lower()]
     types = [*pointers(spec, passed), *("int" for _ in extra)]
-    shape = [plan.bytes, *window, reuse(spec), plan.threads, *staged, *types]
+    window = [plan.bytes, problem.kernel, problem.stride]
+    shape = [*window, reuse(spec), plan.threads, *staged, *types]
     arguments = ", ".join(map(str, [f"{rule}<{TYPES[spec.dtype.name]}>", *shape]))
     return f"pool_{direction}_{schedule}<{arguments}>"
 
@@ -290,12 +278,8 @@ def _numbers(problem: Problem, plan: Plan) -> list[numpy.generic]:
     numbers = [problem.height, problem.width, problem.out_height, problem.out_width]
     numbers += [plan.bands, plan.band_rows, plan.lanes]
     if not plan.strips:
-        numbers += [problem.padding] * (problem.kernel > 0) + [plan.together]
-    sizes: list[numpy.generic] = [numpy.int64(problem.planes), *map(numpy.int32, numbers)]
-    if not problem.kernel:
-        axes = (problem.height, problem.out_height, problem.width, problem.out_width)
-        sizes += [divider(length) for length in axes]
-    return sizes
+        numbers += [problem.padding, plan.together]
+    return [numpy.int64(problem.planes), *map(numpy.int32, numbers)]
 
 
 def _require_alignment(spec: Spec, problem: Problem, plan: Plan, tensors: Tensors) -> None:

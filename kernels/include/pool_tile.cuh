@@ -1,6 +1,5 @@
-// Pooling windows over planes by tiles: any kernel, stride and padding, any width, and windows that
-// differ. What is done with a window is a rule (pool_rules.cuh), where it is an axis
-// (pool_axis.cuh).
+// Pooling windows over planes by tiles: any kernel, stride and padding, any width. What is done with
+// a window is a rule (pool_rules.cuh), where it is an axis (pool_axis.cuh).
 //
 // A block copies whole planes, or a band of rows of one plane, to shared memory, as one aligned
 // run; windows overlap there. A band loads the rows that its neighbour loads too. Rows so long that
@@ -9,22 +8,8 @@
 
 #include "pool.cuh"
 #include "pool_axis.cuh"
+#include "pool_planes.cuh"
 #include "pool_walk.cuh"
-
-// A block's work: whole planes, or a band of rows of one plane.
-struct Tile {
-  long long first;  // plane
-  int planes;
-  int band, row, rows;  // of what the block writes
-
-  __device__ Tile(const Planes& all, int together, int height) {
-    first = blockIdx.x / all.bands * static_cast<long long>(together);
-    planes = all.count - first < together ? static_cast<int>(all.count - first) : together;
-    band = static_cast<int>(blockIdx.x % all.bands);
-    row = band * all.band_rows;
-    rows = height - row < all.band_rows ? height - row : all.band_rows;
-  }
-};
 
 // Which of the rows of a tile a thread walks down: so many that every thread has some.
 struct Walked {
@@ -36,57 +21,6 @@ struct Walked {
 };
 
 constexpr int kLongestWalked = 4;  // kernels: they are unrolled
-
-// Elements [start, start + length) of a tensor, in shared memory or where they are.
-template <typename T, int kBytes, bool kStaged, int kThreads>
-struct Run {
-  static constexpr int kWidth = elements_in<T, kBytes>();
-  const T* data;
-
-  // Bytes of shared memory that a run of this length takes.
-  static __device__ int taken(int length) {
-    return (length * static_cast<int>(sizeof(T)) + 2 * kBytes) / kBytes * kBytes;
-  }
-
-  __device__ Run(const T* p, long long start, int length, unsigned char* shared) : data(p + start) {
-    if constexpr (kStaged) {
-      const int shift =
-          static_cast<int>(reinterpret_cast<unsigned long long>(p) % kBytes / sizeof(T));
-      const Row<T, kWidth, true> run(start, length, shift);
-      Packed<T, kWidth>* const staged = reinterpret_cast<Packed<T, kWidth>*>(shared);
-      constexpr int kLoads = 4;  // asked for before the first is used
-      for (int base = threadIdx.x; base < run.vectors(); base += kLoads * kThreads) {
-        Packed<T, kWidth> values[kLoads];
-#pragma unroll
-        for (int k = 0; k < kLoads; ++k) {
-          if (base + k * kThreads < run.vectors()) {
-            values[k] = run.template load<Reuse::kNever>(p, base + k * kThreads);
-          }
-        }
-#pragma unroll
-        for (int k = 0; k < kLoads; ++k) {
-          if (base + k * kThreads < run.vectors()) staged[base + k * kThreads] = values[k];
-        }
-      }
-      data = reinterpret_cast<const T*>(staged) + run.lead;
-    }
-  }
-
-  __device__ T operator[](long long i) const {
-    if constexpr (kStaged) return data[static_cast<int>(i)];
-    return load<Reuse::kNever, 1>(data + i)[0];
-  }
-  // Element `i` of those from `row` on. One that is not there may be anything: in shared memory there
-  // are kBytes before the run, and behind it.
-  __device__ const T* from(long long i) const {
-    if constexpr (kStaged) return data + static_cast<int>(i);
-    return data + i;
-  }
-  static __device__ T read(const T* row, int i, bool there) {
-    if constexpr (kStaged) return row[i];
-    return there ? load<Reuse::kNever, 1>(row + i)[0] : T();
-  }
-};
 
 // What of a plane a window takes, and where the window begins: outside, with padding.
 struct Box {
@@ -103,7 +37,7 @@ struct ForwardTile {
   // `lanes` threads (a power of two) along an output row.
   static __device__ void run(const Rule& any, const T* x, const Planes& planes, const Axis& rows,
                              const Axis& columns, int together, int lanes) {
-    const Tile tile(planes, together, planes.out_height);
+    const Tile tile(planes.count, planes.bands, planes.band_rows, together, planes.out_height);
     const bool whole = planes.bands == 1;
     const int top = whole ? 0 : max(rows.begin(tile.row), 0);
     const int end =
@@ -114,7 +48,7 @@ struct ForwardTile {
                                                   dynamic_shared<unsigned char>() + kBytes);
     __syncthreads();
 
-    if constexpr (kKernel > 0 && kKernel <= kLongestWalked) {
+    if constexpr (kKernel <= kLongestWalked) {
       walk(any, in, planes, tile, top, rows, columns, lanes);
     } else {
       every(any, in, planes, tile, top, rows, columns, lanes);
@@ -172,7 +106,6 @@ struct ForwardTile {
       const int row = tile.row + n % tile.rows;
       const auto& rule = any.of(tile.first + plane);
       const int above = rows.begin(row), below = rows.end(row);
-      const float row_weight = Axis::weight(above, below);
       const long long to = ((tile.first + plane) * planes.out_height + row) * planes.out_width;
       for (int column = threadIdx.x % lanes; column < planes.out_width; column += lanes) {
         const int left = columns.begin(column), right = columns.end(column);
@@ -184,7 +117,7 @@ struct ForwardTile {
                       min(right, planes.width)};
         const long long origin = static_cast<long long>(plane) * planes.height - top;
         const State state[1] = {window(rule, in, origin, planes.width, box)};
-        rule.template store<kStores>(to + column, state, row_weight * Axis::weight(left, right));
+        rule.template store<kStores>(to + column, state, 1.0f / (kKernel * kKernel));
       }
     }
   }
@@ -195,19 +128,17 @@ struct ForwardTile {
                                  const Box& box) {
     State state =
         Rule::empty((box.first_row - box.top) * kKernel + box.first_column - box.left);
-    if constexpr (kKernel > 0) {
-      constexpr int kUnroll = kKernel <= 3 ? kKernel : 1;
-      if (box.end_row - box.first_row == kKernel && box.end_column - box.first_column == kKernel) {
+    constexpr int kUnroll = kKernel <= 3 ? kKernel : 1;
+    if (box.end_row - box.first_row == kKernel && box.end_column - box.first_column == kKernel) {
 #pragma unroll kUnroll
-        for (int r = 0; r < kKernel; ++r) {
-          const long long p = (origin + box.top + r) * width + box.left;
+      for (int r = 0; r < kKernel; ++r) {
+        const long long p = (origin + box.top + r) * width + box.left;
 #pragma unroll
-          for (int c = 0; c < kKernel; ++c) {
-            Rule::take(state, rule.taken(to_float(in[p + c])), r * kKernel + c);
-          }
+        for (int c = 0; c < kKernel; ++c) {
+          Rule::take(state, rule.taken(to_float(in[p + c])), r * kKernel + c);
         }
-        return state;
       }
+      return state;
     }
     for (int r = box.first_row; r < box.end_row; ++r) {
       const long long p = (origin + r) * width;
@@ -229,7 +160,7 @@ struct BackwardTile {
 
   static __device__ void run(const Rule& rule, T* dx, const Planes& planes, const Axis& rows,
                              const Axis& columns, int together, int lanes) {
-    const Tile tile(planes, together, planes.height);
+    const Tile tile(planes.count, planes.bands, planes.band_rows, together, planes.height);
     const bool whole = planes.bands == 1;
     const int top = whole ? 0 : rows.first(tile.row);
     const int end = whole ? planes.out_height : rows.after(tile.row + tile.rows - 1);
@@ -238,7 +169,7 @@ struct BackwardTile {
     const Staged windows(rule, start, length, dynamic_shared<unsigned char>());
     __syncthreads();
 
-    if constexpr (Axis::kKernel > 0 && Axis::kKernel <= kLongestWalked) {
+    if constexpr (Axis::kKernel <= kLongestWalked) {
       if (top < end) walk(rule, windows, dx, planes, tile, top, end - 1, rows, columns, lanes);
     } else {
       every(rule, windows, dx, planes, tile, top, rows, columns, lanes);
@@ -330,12 +261,11 @@ struct BackwardTile {
         for (int o = above; o < below; ++o) {
           const long long p = (origin + o) * planes.out_width;
           const int row_begin = rows.begin(o);
-          const float row_weight = Axis::weight(row_begin, rows.end(o));
 #pragma unroll 1
           for (int i = left; i < right; ++i) {
             const int begin = columns.begin(i);
             const int place = (row - row_begin) * Axis::kKernel + column - begin;
-            Rule::add(sum, windows(p + i), place, row_weight * Axis::weight(begin, columns.end(i)));
+            Rule::add(sum, windows(p + i), place, 1.0f / (Axis::kKernel * Axis::kKernel));
           }
         }
         if constexpr (Rule::kInput) sum *= to_float(load<Reuse::kNever, 1>(rule.x + to + column)[0]);
@@ -387,31 +317,4 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
   BackwardTile<Rule, Axis, kBytes, kStaged, kStores, kThreads>::run(
       Rule{operands...}, dx, {planes, height, width, out_height, out_width, bands, band_rows},
       {height, out_height, padding}, {width, out_width, padding}, together, lanes);
-}
-
-// The same with windows that differ; the last four are the divisors of an axis, see Divider.
-template <class Rule, int kBytes, Reuse kStores, int kThreads, bool kStaged, typename... Operands>
-__global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
-    pool_forward_adaptive(const typename Rule::T* x, long long planes, int height, int width,
-                          int out_height, int out_width, int bands, int band_rows, int lanes,
-                          int together, unsigned long long by_height,
-                          unsigned long long by_out_height, unsigned long long by_width,
-                          unsigned long long by_out_width, Operands... operands) {
-  ForwardTile<Rule, AdaptiveAxis, kBytes, kStaged, kStores, kThreads>::run(
-      Rule{operands...}, x, {planes, height, width, out_height, out_width, bands, band_rows},
-      {height, out_height, {by_height}, {by_out_height}},
-      {width, out_width, {by_width}, {by_out_width}}, together, lanes);
-}
-
-template <class Rule, int kBytes, Reuse kStores, int kThreads, bool kStaged, typename... Operands>
-__global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
-    pool_backward_adaptive(typename Rule::T* dx, long long planes, int height, int width,
-                           int out_height, int out_width, int bands, int band_rows, int lanes,
-                           int together, unsigned long long by_height,
-                           unsigned long long by_out_height, unsigned long long by_width,
-                           unsigned long long by_out_width, Operands... operands) {
-  BackwardTile<Rule, AdaptiveAxis, kBytes, kStaged, kStores, kThreads>::run(
-      Rule{operands...}, dx, {planes, height, width, out_height, out_width, bands, band_rows},
-      {height, out_height, {by_height}, {by_out_height}},
-      {width, out_width, {by_width}, {by_out_width}}, together, lanes);
 }

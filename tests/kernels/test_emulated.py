@@ -37,7 +37,7 @@ SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {
     ("max_pool2d", "backward"): (1.4, "56 outputs end inside a sector; L2 has the rest"),
     ("bias_relu_max_pool2d", "backward"): (1.4, "56 outputs end inside a sector; L2 has the rest"),
     ("avg_pool2d", "backward"): (1.5, "56 outputs end inside a sector; L2 has the rest"),
-    ("adaptive_avg_pool2d", "backward"): (1.75, "rows of 56 end inside a sector; L2 has the rest"),
+    ("adaptive_avg_pool2d", "backward"): (1.3, "rows of 56 end inside a sector; L2 has the rest"),
     ("lp_pool2d", "forward"): (1.5, "28 outputs end inside a sector; L2 has the rest"),
     ("lp_pool2d", "backward"): (1.6, "28 outputs end inside a sector; L2 has the rest"),
     ("strided_read_2", "forward"): (2.0, "a stride of 2: half of the sectors read, all written"),

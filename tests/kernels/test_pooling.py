@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 from membound.kernels.backends.cuda import MAX_BLOCKS
-from membound.kernels.backends.cuda_pool import Problem, divider, plan_of
+from membound.kernels.backends.cuda_pool import divider
+from membound.kernels.backends.cuda_pool_adaptive import Evenly, even_plan
 from membound.kernels.backends.cuda_pool_nhwc import vector_width
 from membound.kernels.dtypes import DType, bfloat16, float32
 from membound.kernels.spec import CannotPrepare
@@ -38,6 +39,9 @@ SHARED: list[tuple[Image, tuple[int, int]]] = [
     ((1, 2, 2, 3), (5, 4)),  # more windows than elements
     ((1, 1, 9, 40000), (4, 7)),
     ((1, 1, 300, 260), (7, 7)),  # bands
+    ((1200, 8, 6, 7), (4, 3)),  # threads enough for a column each: rows are unrolled
+    ((1200, 8, 3, 4), (7, 2)),
+    ((300, 8, 9, 32), (4, 5)),  # rows of whole vectors
 ]
 LAST: list[tuple[Image, tuple[int, int, int]]] = [
     ((2, 16, 9, 11), (3, 2, 1)),
@@ -321,30 +325,27 @@ def test_division_by_a_product_is_division() -> None:
             assert (2 * n * factor) >> 64 == n // divisor
 
 
-def adaptive(forward: bool, size: tuple[int, int], windows: tuple[int, int]) -> Problem:
-    return Problem(forward, 2048, *size, *windows, 0, 0, 0, 2, 2)
-
-
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_windows_that_differ_have_a_launch_the_device_can_run(arch: str) -> None:
     target = reference_target(arch)
     sizes = ((1, 1), (7, 7), (1024, 2048), (16, 262_144), (262_144, 16), (55, 57))
-    for size, windows, forward in product(sizes, sizes, (True, False)):
-        one = adaptive(forward, size, windows)
-        plan = plan_of(one, target)
-        assert not plan.strips and 1 <= plan.blocks <= MAX_BLOCKS
+    for read, written, forward in product(sizes, sizes, (True, False)):
+        one = Evenly(forward, 2048, read, written, 2)
+        plan = even_plan(one, target)
+        assert 1 <= plan.blocks <= MAX_BLOCKS
         assert plan.shared_bytes < target.shared_per_block
-        rows = one.out_height if forward else one.height
+        rows = written[0]
         assert (plan.bands - 1) * plan.band_rows < rows <= plan.bands * plan.band_rows
-        if plan.staged and plan.bands > 1:
-            read = one.width * 2 if forward else one.out_width * 2
-            assert most_staged(one, plan.band_rows) * read + 64 <= plan.shared_bytes
+        assert plan.bands == 1 or not plan.whole
+        if plan.staged:
+            kept = plan.together * most_staged(one, plan.band_rows) * read[1] * 2
+            kept += plan.together * rows * written[1] * 2 * plan.gathered
+            assert kept + 64 <= plan.shared_bytes
 
 
-def most_staged(one: Problem, band_rows: int) -> int:
+def most_staged(one: Evenly, band_rows: int) -> int:
     """Rows that the windows of the widest band take, counted window by window."""
-    rows = one.out_height if one.forward else one.height
-    read = one.height if one.forward else one.out_height
+    rows, read = one.written[0], one.read[0]
     spans = []
     for first in range(0, rows, band_rows):
         last = min(first + band_rows, rows) - 1
