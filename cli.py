@@ -377,7 +377,7 @@ def _write(path: Path, text: str) -> None:
     from .results.store import StoreError
 
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error.strerror}") from error
     typer.echo(f"wrote {printable(str(path))}")

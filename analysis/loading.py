@@ -163,13 +163,17 @@ def _uncollected() -> Iterator[None]:
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
-    """`<device>/<run>`, or the whole path where that is not unique."""
+    """`<device>/<run>`, or the whole path where that is not unique.
+
+    Bytes of a name that are not UTF-8, which no table can hold, are written as `\\udcff`.
+    """
     paths = [run.path.resolve() for run in runs]
     short = ["/".join(path.parts[-2:]) for path in paths]
-    return [
+    labels = [
         label if short.count(label) == 1 else str(path)
         for label, path in zip(short, paths, strict=True)
     ]
+    return [label.encode(errors="backslashreplace").decode() for label in labels]
 
 
 def _rows(

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             output=given.output,
         )
         if given.output:
-            given.output.write_text(made.text, encoding="utf-8")
+            given.output.write_text(made.text, encoding="utf-8", errors="backslashreplace")
             print(*made.problems, sep="\n", end="\n" if made.problems else "", file=sys.stderr)
     except (StoreError, OSError) as error:
         return refuse(error)

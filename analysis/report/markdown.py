@@ -27,7 +27,7 @@ def _part(part: Part, images: Path | None) -> str:
         case Bullets(lines):
             return "\n".join(f"- {escaped(line)}" for line in lines) + "\n"
         case Link(text, target):
-            return f"- [{escaped(text)}]({quote(target)})"
+            return f"- [{escaped(text)}]({target})"
         case Folded(table) | (Table() as table):
             return table_as_markdown(table)
         case Figure():
@@ -39,6 +39,6 @@ def _part(part: Part, images: Path | None) -> str:
 def _figure(figure: Figure, images: Path | None) -> str:
     lines = [f"### {escaped(figure.title)}", ""]
     if images is not None:
-        target = quote((images / f"{figure.name}.svg").as_posix())
+        target = quote(bytes(images / f"{figure.name}.svg"))
         lines += [f"![{escaped(figure.title)}]({target})", ""]
     return "\n".join([*lines, escaped(figure.shows), "", f"**{escaped(figure.concludes)}**", ""])

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -52,7 +53,7 @@ def method(all_told: Sequence[Told], beside: Path | None) -> Section:
 def _raw(run: Path, beside: Path | None) -> list[Part]:
     target = run.resolve() if beside is None else Path(os.path.relpath(run, beside))
     return [
-        Link(f"Raw records: {run.resolve().name}/{name}", (target / name).as_posix())
+        Link(f"Raw records: {run.resolve().name}/{name}", quote(bytes(target / name)))
         for name in (MEASUREMENTS, ENVIRONMENT)
         if (run / name).is_file()
     ]

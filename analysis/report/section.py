@@ -23,7 +23,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Link:
-    """target: a path, relative to the report's folder or absolute."""
+    """target: a path, relative to the report's folder or absolute, quoted as in a URL."""
 
     text: str
     target: str

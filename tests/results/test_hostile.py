@@ -100,6 +100,15 @@ def test_a_folder_whose_name_is_an_escape_sequence_is_printed_harmlessly(tmp_pat
     assert invoke("report", "x" * 5000)[0] == 2
 
 
+def test_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/gpu\xff")), GOOD)
+    good = run(tmp_path / "good", GOOD)
+    for command, (arguments, _) in commands(folder, good, tmp_path).items():
+        assert invoke(*arguments)[0] == (3 if command == "gate of a store" else 0), command
+    assert "gpu\\udcff/" in (tmp_path / "o.csv").read_text()
+    assert 'href="gpu%FF/' in (tmp_path / "page.html").read_text()
+
+
 CLIMBING = ("../../climbed", "/climbed", "..", "a/../../climbed", "nul\u2215", "[/x]", "=1+1")
 
 
