@@ -114,7 +114,7 @@ def last_plan(
     lanes = max(1, -(-vectors // tiles))
     loads = 4 // streams
     elements = width // itemsize
-    registers = 32 + (3 + 2 * (streams - 1)) * elements + loads * streams * 4
+    registers = 32 + (2 + streams) * elements + loads * streams * 4
     blocks = resident(BLOCK, -(-registers // 8) * 8, BLOCK * 8 * elements, target)
     step = BLOCK // lanes * loads
     shares = max(1, target.multiprocessors * blocks // tiles)

@@ -16,11 +16,26 @@ struct LastPlan {
   static constexpr int kBlocks = kBlocks_;
 };
 
+// A vector that waits in registers: as whole words, where it has any.
+template <typename T, int N>
+__device__ auto held(const Vector<T, N>& vector) {
+  if constexpr (N * sizeof(T) >= 4) return Packed<T, N>::of(vector);
+  else return vector;
+}
+template <typename T, int N>
+__device__ float value_of(const Packed<T, N>& vector, int i) {
+  return vector[i];
+}
+template <typename T, int N>
+__device__ float value_of(const Vector<T, N>& vector, int i) {
+  return to_float(vector[i]);
+}
+
 // The rows and the channels of one block, of images [rows, channels]; lanes: threads of a row.
 template <typename T, class Plan, bool kReversed>
 struct LastShare {
   static constexpr int kWidth = elements_in<T, Plan::kBytes>();
-  using Values = Vector<T, kWidth>[Plan::kRows];
+  using Values = decltype(held(Vector<T, kWidth>()))[Plan::kRows];
   long long rows;
   int channels;
   int lanes;
@@ -35,61 +50,93 @@ struct LastShare {
   int channel = begin + threadIdx.x % lanes * kWidth;  // the first of the thread
   bool active = group < groups && channel < channels;
 
-  __device__ int shares() const { return gridDim.x / tiles; }
+  long long begin_row = share * each + group;
+  long long end_row = (share + 1) * each < rows ? (share + 1) * each : rows;
+  long long stride = static_cast<long long>(groups) * channels;  // from one row to the next
 
-  // visit(row, count): rows row, row + groups, … of which `count` are there, up to kRows.
+  __device__ int shares() const { return gridDim.x / tiles; }
+  __device__ long long at(long long row) const { return row * channels + channel; }
+  // How many rows of the thread there are from this one on, up to kRows.
+  __device__ int rows_from(long long row) const {
+    if (!active || row >= end_row) return 0;
+    const long long left = (end_row - row + groups - 1) / groups;
+    return left < Plan::kRows ? static_cast<int>(left) : Plan::kRows;
+  }
+
+  // visit(at, count): `count` rows from the element `at` on, `stride` apart. While there are kRows
+  // of them that is known where `visit` is inlined, so that neither loads nor sums ask.
+  template <class Visit>
+  __device__ void walk(long long row, const Visit& visit) const {
+    if (!active) return;
+    long long element = at(row);
+    for (; row + (Plan::kRows - 1) * groups < end_row; row += Plan::kRows * groups) {
+      visit(element, Plan::kRows);
+      element += Plan::kRows * stride;
+    }
+    if (row < end_row) visit(element, rows_from(row));
+  }
   template <class Visit>
   __device__ void walk(const Visit& visit) const {
-    const long long begin = share * each;
-    const long long end = begin + each < rows ? begin + each : rows;
-    if (!active) return;
-    for (long long row = begin + group; row < end; row += groups * Plan::kRows) {
-      const long long left = (end - row + groups - 1) / groups;
-      visit(row, left < Plan::kRows ? static_cast<int>(left) : Plan::kRows);
-    }
+    walk(begin_row, visit);
   }
 
-  __device__ long long at(long long row, int r) const {
-    return (row + r * groups) * channels + channel;
-  }
   template <Reuse kReuse>
-  __device__ void load(const T* x, long long row, int count, Values& values) const {
+  __device__ void load(const T* x, long long element, int count, Values& values) const {
 #pragma unroll
     for (int r = 0; r < Plan::kRows; ++r) {
-      if (r < count) values[r] = ::load<kReuse, kWidth>(x + at(row, r));
+      if (r < count) values[r] = held(::load<kReuse, kWidth>(x + element + r * stride));
     }
   }
 };
 
-// Moments of kWidth neighbouring channels, which have as many values each.
+// Moments of kWidth neighbouring channels, which have as many values each: sums of what is left of
+// them, and of its squares, beyond a shift. The shift is the mean of the first rows, so that no sum
+// is much larger than what it says: of n rows, squares are at most n times what remains of them.
 template <int kWidth>
 struct NeighbourMoments {
-  float count = 0.0f;
-  float mean[kWidth] = {};
-  float deviations[kWidth] = {};
+  int count = 0;
+  float shift[kWidth] = {};
+  float sums[kWidth] = {};
+  float squares[kWidth] = {};
 
-  // Of kRows rows from the first-th on. Two or four equal values have them as their mean, exactly.
+  // Before the first ones are added. Equal values, added by halves, are their own mean, exactly.
   template <int kRows, typename Values>
-  __device__ void add(const Values& values, int first) {
-    static_assert((kRows & (kRows - 1)) == 0, "a power of two");
-    const float all = count + kRows;
-    const float share = count == 0.0f ? 1.0f : kRows * reciprocal_fast(all);
+  __device__ void begin(const Values* values) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) shift[i] = sum_of<0, kRows>(values, i) * (1.0f / kRows);
+  }
+  template <int kRows, typename Values>
+  __device__ void add(const Values* values) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const float apart = value_of(values[r], i) - shift[i];
+        sums[i] += apart;
+        squares[i] += apart * apart;
+      }
+    }
+    count += kRows;
+  }
+  // Into shift and squares: mean and squared deviations.
+  __device__ void end() {
+    const float share = reciprocal_fast(fmaxf(static_cast<float>(count), 1.0f));
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) sum += to_float(values[first + r][i]);
-      const float middle = sum * (1.0f / kRows);
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float deviation = to_float(values[first + r][i]) - middle;
-        squares += deviation * deviation;
-      }
-      const float apart = middle - mean[i];
-      mean[i] += apart * share;
-      deviations[i] += squares + apart * apart * count * share;
+      const float left = sums[i] * share;
+      shift[i] += left;
+      squares[i] = Moments::not_negative(squares[i] - sums[i] * left);
     }
-    count = all;
+  }
+  template <int kFirst, int kCount, typename Values>
+  static __device__ float sum_of(const Values* values, int i) {
+    static_assert((kCount & (kCount - 1)) == 0, "a power of two");
+    if constexpr (kCount == 1) {
+      return value_of(values[kFirst], i);
+    } else {
+      return sum_of<kFirst, kCount / 2>(values, i) +
+             sum_of<kFirst + kCount / 2, kCount / 2>(values, i);
+    }
   }
 };
 
@@ -122,25 +169,35 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   using Kept = GroupValues<kWidth, Plan::kThreads>;
   const Share share{rows, channels, lanes, each};
   NeighbourMoments<kWidth> moments;
-  share.walk([&](long long row, int count) {
+  long long row = share.begin_row;
+  if (share.rows_from(row) == Plan::kRows) {
     typename Share::Values values;
-    share.template load<Reuse::kNever>(x, row, count, values);
+    share.template load<Reuse::kNever>(x, share.at(row), Plan::kRows, values);
+    moments.template begin<Plan::kRows>(values);
+    moments.template add<Plan::kRows>(values);
+    row += Plan::kRows * share.groups;
+  }
+  share.walk(row, [&](long long at, int count) {
+    typename Share::Values values;
+    share.template load<Reuse::kNever>(x, at, count, values);
     if (count == Plan::kRows) {
-      moments.template add<Plan::kRows>(values, 0);
-    } else {
+      moments.template add<Plan::kRows>(values);
+      return;
+    }
+    if (moments.count == 0) moments.template begin<1>(values);
 #pragma unroll
-      for (int r = 0; r < Plan::kRows; ++r) {
-        if (r < count) moments.template add<1>(values, r);
-      }
+    for (int r = 0; r < Plan::kRows; ++r) {
+      if (r < count) moments.template add<1>(values + r);
     }
   });
+  moments.end();
   SHARED_ARRAY(float, means, Kept::kFloats);
   SHARED_ARRAY(float, deviations, Kept::kFloats);
   SHARED_ARRAY(float, counts, Plan::kThreads);
   const Kept mean_of{means, lanes}, deviations_of{deviations, lanes};
-  mean_of.put(moments.mean);
-  deviations_of.put(moments.deviations);
-  if (threadIdx.x % lanes == 0) counts[share.group] = moments.count;
+  mean_of.put(moments.shift);
+  deviations_of.put(moments.squares);
+  if (threadIdx.x % lanes == 0) counts[share.group] = static_cast<float>(moments.count);
   __syncthreads();
   const long long plane = static_cast<long long>(share.shares()) * channels;
   for (int c = threadIdx.x; c < share.tile && share.begin + c < channels; c += Plan::kThreads) {
@@ -171,18 +228,18 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   const ChannelParameters parameters{weight, bias, mean, rstd, eps};
   ChannelScale of[Share::kWidth];
   if (share.active) parameters.of(share.channel, of);
-  share.walk([&](long long row, int count) {
+  share.walk([&](long long at, int count) {
     typename Share::Values values;
-    share.template load<Reuse::kNever>(x, row, count, values);
+    share.template load<Reuse::kNever>(x, at, count, values);
 #pragma unroll
     for (int r = 0; r < Plan::kRows; ++r) {
       if (r >= count) continue;
       float out[Share::kWidth];
 #pragma unroll
       for (int i = 0; i < Share::kWidth; ++i) {
-        out[i] = F::apply(of[i].pre(to_float(values[r][i])));
+        out[i] = F::apply(of[i].pre(value_of(values[r], i)));
       }
-      store<kStores>(y + share.at(row, r), from_floats<T>(out));
+      store<kStores>(y + at + r * share.stride, from_floats<T>(out));
     }
   });
 }
@@ -200,27 +257,29 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   const ChannelParameters parameters{weight, bias, mean, rstd, -1.0f};
   ChannelScale of[kWidth];
   if (share.active) parameters.of(share.channel, of);
-  float on_one[kWidth] = {}, on_xhat[kWidth] = {};
-  share.walk([&](long long row, int count) {
+  float on_one[kWidth] = {}, on_apart[kWidth] = {};
+  share.walk([&](long long at, int count) {
     typename Share::Values dy_v, x_v;
-    share.template load<Reuse::kNever>(dy, row, count, dy_v);
-    share.template load<Reuse::kNever>(x, row, count, x_v);
+    share.template load<Reuse::kNever>(dy, at, count, dy_v);
+    share.template load<Reuse::kNever>(x, at, count, x_v);
 #pragma unroll
     for (int r = 0; r < Plan::kRows; ++r) {
       if (r >= count) continue;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float g = channel_gradient<F>(of[i], to_float(dy_v[r][i]), to_float(x_v[r][i]));
+        const float g = channel_gradient<F>(of[i], value_of(dy_v[r], i), value_of(x_v[r], i));
         on_one[i] += g;
-        on_xhat[i] += g * of[i].xhat(to_float(x_v[r][i]));
+        on_apart[i] += g * (value_of(x_v[r], i) - of[i].mean);
       }
     }
   });
   SHARED_ARRAY(float, ones, Kept::kFloats);
   SHARED_ARRAY(float, xhats, Kept::kFloats);
   const Kept one_of{ones, lanes}, xhat_of{xhats, lanes};
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) on_apart[i] *= share.active ? of[i].rstd : 0.0f;
   one_of.put(on_one);
-  xhat_of.put(on_xhat);
+  xhat_of.put(on_apart);
   __syncthreads();
   const long long plane = static_cast<long long>(share.shares()) * channels;
   for (int c = threadIdx.x; c < share.tile && share.begin + c < channels; c += Plan::kThreads) {
@@ -250,21 +309,21 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     parameters.of(share.channel, of);
     ChannelSlopes::of(means, channels, share.channel, of, slopes);
   }
-  share.walk([&](long long row, int count) {
+  share.walk([&](long long at, int count) {
     typename Share::Values dy_v, x_v;
-    share.template load<Reuse::kNever>(dy, row, count, dy_v);
-    share.template load<Reuse::kNever>(x, row, count, x_v);
+    share.template load<Reuse::kNever>(dy, at, count, dy_v);
+    share.template load<Reuse::kNever>(x, at, count, x_v);
 #pragma unroll
     for (int r = 0; r < Plan::kRows; ++r) {
       if (r >= count) continue;
       float out[Share::kWidth];
 #pragma unroll
       for (int i = 0; i < Share::kWidth; ++i) {
-        const float value = to_float(x_v[r][i]);
-        const float g = channel_gradient<F>(of[i], to_float(dy_v[r][i]), value);
+        const float value = value_of(x_v[r], i);
+        const float g = channel_gradient<F>(of[i], value_of(dy_v[r], i), value);
         out[i] = slopes[i].gradient(of[i], g, value);
       }
-      store<kStores>(dx + share.at(row, r), from_floats<T>(out));
+      store<kStores>(dx + at + r * share.stride, from_floats<T>(out));
     }
   });
 }
