@@ -338,6 +338,8 @@ def audit(
             _print_json([row.as_json() for row in found.rows])
         else:
             show(found)
+    if not found.rows:
+        fail("nothing to audit: these operations launch no kernel of CUDA C++ there", 4)
     raise typer.Exit(1 if found.faults else 0)
 
 

@@ -60,7 +60,7 @@ def architectures(text: str) -> tuple[str, ...]:
 
     if text == "all":
         return ARCHITECTURES
-    for name in several(text):
+    for name in several(text) or [text]:  # none at all would find no fault
         if name not in ARCHITECTURES:
             raise BadArgument(
                 f"unknown architecture {name!r}; valid: all, {', '.join(ARCHITECTURES)}"

@@ -62,6 +62,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
             "no/such.md cannot be written: No such file",
         ),
         (["report", "nowhere"], 2, "nowhere does not exist"),
+        (["audit", "silu", "--arch", ","], 2, "unknown architecture ','; valid: all, sm_75"),
         (["compare", "a", "b", "--threshold", "much"], 2, "'much' is not a share"),
         (["gate", "a", "b", "c"], 2, "gate takes [BASELINE] CURRENT"),
         (["export", "nowhere", "-o", "x.csv"], 2, "nowhere does not exist"),
