@@ -7,11 +7,13 @@
 // A row whose target is kIgnored has loss 0 and gradient 0, whatever it holds; one whose target is
 // no class has loss NaN and gradient NaN, and nothing outside of the row is touched.
 //
-// The logit of the target is picked up as its vector passes by, so it is not read a second time.
+// The logit of the target is read by itself: DRAM sees it once, as the rest of the row.
+//
 // Logits are added relative to the largest, as exponentials are, and losses are
 // largest - x[target] + log(sum): nothing cancels where logits are far from zero.
 #pragma once
 
+#include "pair.cuh"
 #include "row_softmax.cuh"
 
 constexpr long long kIgnored = -100;
@@ -73,13 +75,15 @@ struct CrossEntropy : Logits<T, Plan> {
     long long target;
     float dloss;
   };
-  // The largest so far; relative to it the sum of exponentials and of logits, and how many these
-  // are; the target's logit.
+  // The largest so far, and `base`, the same or 0 while that is -inf; relative to it the sum of
+  // exponentials and of logits, of every other element each, and how many these are; the target's
+  // logit.
   struct State {
     int target;
     float largest = Largest::identity();
-    float sum = 0.0f;
-    float total = 0.0f;
+    float base = 0.0f;
+    Pair sum{};
+    Pair total{};
     float count = 0.0f;
     float hit = 0.0f;
   };
@@ -113,70 +117,65 @@ struct CrossEntropy : Logits<T, Plan> {
     return exp2_fast((x - largest) * kLog2E);
   }
 
-  template <int kVectors>
-  __device__ void pick(State& state, const Span& cut, int first, int stride,
-                       const Kept (&values)[kVectors]) const {
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int v = first + k * stride;
-      const unsigned int place = this->place(cut.read, v, state.target);
-      if (place < kWidth) {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          if (place == i) state.hit = values[k][i];
-        }
-      }
-    }
+  // The target's logit, by the row's first thread behind the row's first vectors. To look for it in
+  // every vector costs as much as an exponential; asked for before them, it would be waited for.
+  __device__ void pick(State& state, const Span& cut, int first) const {
+    if (first > 0 || state.target < 0) return;
+    state.hit = to_float(::load<Reuse::kSoon, 1>(this->x + cut.read.start + state.target)[0]);
   }
 
-  // Logits relative to `base`.
-  template <int kVectors>
-  __device__ void add_logits(State& state, const Span& cut, int first, int stride,
-                             const Kept (&values)[kVectors], float base) const {
+  // Once in a while a larger logit is met: what is summed becomes relative to it.
+  static __device__ void raise(State& state, float largest) {
+    state.sum = state.sum * exponential(state.largest, largest);
+    if constexpr (kSmoothed) state.total.first += state.count * (state.base - largest);
+    state.largest = state.base = largest;
+  }
+
+  // Logits of vector v, relative to the base.
+  __device__ void add_logits(State& state, const Span& cut, int v,
+                             const Pair (&logits)[kWidth / 2]) const {
+    if (cut.read.whole(v)) {
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int v = first + k * stride;
+      for (int i = 0; i < kWidth / 2; ++i) state.total = state.total + logits[i];
+      state.count += kWidth;
+    } else if constexpr (Plan::kRagged) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         if (!cut.read.holds(v, i)) continue;
-        state.total += values[k][i] - base;
+        state.total.first += i % 2 ? logits[i / 2].second : logits[i / 2].first;
         state.count += 1.0f;
       }
     }
-  }
-  static __device__ float total_from(const State& state, float base) {
-    if (state.count == 0.0f) return 0.0f;
-    return state.total + state.count * (state.largest - base);
   }
 
   // The online form, as in row_softmax.cuh.
   template <int kVectors>
   __device__ void add(State& state, const Span& cut, int first, int stride,
                       const Kept (&values)[kVectors]) const {
-    pick(state, cut, first, stride, values);
-    float largest = state.largest;
+    pick(state, cut, first);
+    const float largest = largest_of(values);
+    if (largest > state.largest) raise(state, largest);
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
+      Pair logits[kWidth / 2];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) largest = fmaxf(largest, values[k][i]);
-    }
-    const float base = largest == Largest::identity() ? 0.0f : largest;
-    state.sum *= exponential(state.largest, base);
-    if constexpr (kSmoothed) state.total = total_from(state, base);
-    state.largest = largest;
-    if constexpr (kSmoothed) add_logits(state, cut, first, stride, values, base);
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) state.sum += exponential(values[k][i], base);
+      for (int i = 0; i < kWidth / 2; ++i) {
+        logits[i] = pair_at(values[k], 2 * i) - state.base;
+        state.sum = state.sum + exp2_fast(logits[i] * kLog2E);
+      }
+      if constexpr (kSmoothed) add_logits(state, cut, first + k * stride, logits);
     }
   }
 
   template <class Reduction>
   __device__ Result reduce(const State& state, const Early& early, Reduction& reduction) const {
     const float largest = reduction.template of<Largest>(state.largest);
-    const float sum = state.sum * exponential(state.largest, largest);
-    const float total = kSmoothed ? total_from(state, largest) : 0.0f;
+    const float own = state.sum.first + state.sum.second;
+    const float sum = own * exponential(state.largest, largest);
+    float total = 0.0f;
+    if constexpr (kSmoothed) {
+      total = state.total.first + state.total.second + state.count * (state.base - largest);
+    }
     return result(state, early, largest, sum, total, reduction);
   }
 
@@ -198,13 +197,14 @@ struct CrossEntropy : Logits<T, Plan> {
     return {state.target, ignored, largest, factor, loss, largest + log_sum, early.dloss};
   }
 
-  __device__ void write_vector(const Span& cut, int v, const float (&exponentials)[kWidth],
+  __device__ void write_vector(const Span& cut, int v, const Pair (&exponentials)[kWidth / 2],
                                const Result& result) const {
     const unsigned int place = this->place(cut.written, v, result.target);
     float out[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      out[i] = this->gradient(exponentials[i] * result.factor, place == i, result.dloss);
+      const float exponential = i % 2 ? exponentials[i / 2].second : exponentials[i / 2].first;
+      out[i] = this->gradient(exponential * result.factor, place == i, result.dloss);
       if (result.ignored) out[i] = 0.0f;
     }
     cut.written.template store<kStores>(dx, v, Kept::rounded(out));
@@ -212,9 +212,11 @@ struct CrossEntropy : Logits<T, Plan> {
 
   __device__ void write(const Span& cut, int v, const Kept& values, const Result& result) const {
     if constexpr (kGradient) {
-      float exponentials[kWidth];
+      Pair exponentials[kWidth / 2];
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) exponentials[i] = exponential(values[i], result.largest);
+      for (int i = 0; i < kWidth / 2; ++i) {
+        exponentials[i] = exp2_fast((pair_at(values, 2 * i) - result.largest) * kLog2E);
+      }
       write_vector(cut, v, exponentials, result);
     }
   }
@@ -232,25 +234,23 @@ struct CrossEntropy : Logits<T, Plan> {
       reduce_and_write<P>(*this, n, cut, lane, values, early, reduction);
     } else {
       State state = begin(early);
-      pick(state, cut, lane, P::kLanes, values);
+      pick(state, cut, lane);
+      const float largest = reduction.template of<Largest>(largest_of(values));
+      Pair exponentials[P::kVectors][kWidth / 2];
 #pragma unroll
       for (int k = 0; k < P::kVectors; ++k) {
+        Pair logits[kWidth / 2];
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) state.largest = fmaxf(state.largest, values[k][i]);
-      }
-      const float largest = reduction.template of<Largest>(state.largest);
-      if constexpr (kSmoothed) add_logits(state, cut, lane, P::kLanes, values, largest);
-      float exponentials[P::kVectors][kWidth];
-      float sum = 0.0f;
-#pragma unroll
-      for (int k = 0; k < P::kVectors; ++k) {
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) {
-          exponentials[k][i] = exponential(values[k][i], largest);
-          sum += exponentials[k][i];
+        for (int i = 0; i < kWidth / 2; ++i) {
+          logits[i] = pair_at(values[k], 2 * i) - largest;
+          exponentials[k][i] = exp2_fast(logits[i] * kLog2E);
+          state.sum = state.sum + exponentials[k][i];
         }
+        if constexpr (kSmoothed) add_logits(state, cut, k * P::kLanes + lane, logits);
       }
-      const Result result = this->result(state, early, largest, sum, state.total, reduction);
+      const Result result =
+          this->result(state, early, largest, state.sum.first + state.sum.second,
+                       state.total.first + state.total.second, reduction);
 #pragma unroll
       for (int k = 0; k < P::kVectors; ++k) {
         write_vector(cut, k * P::kLanes + lane, exponentials[k], result);

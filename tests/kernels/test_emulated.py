@@ -30,6 +30,10 @@ REREADS: Mapping[tuple[str, str, str], str] = {
     ("max_pool2d_nhwc", "forward", "x"): "windows overlap: in L1 within a block, in L2 beyond",
     ("avg_pool2d_nhwc", "forward", "x"): "windows overlap: in L1 within a block, in L2 beyond",
     ("nll_loss_smoothed", "forward", "x"): "a row's target once more, which L2 has",
+    **{
+        (f"cross_entropy{of}", "forward", "x"): "a row's target once more, which L2 has"
+        for of in ("", "_smoothed", "_forward_backward", "_smoothed_forward_backward")
+    },
 }
 """(operation, direction, operand) whose bytes are loaded more than once, and why DRAM sees one."""
 
