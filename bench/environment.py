@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from dataclasses import dataclass
 from importlib import metadata
@@ -45,6 +46,16 @@ def revision(root: Path = ROOT) -> Revision:
         words = getattr(error, "stderr", None) or str(error)
         return Revision(None, None, f"git: {str(words).strip().partition(chr(10))[0]}")
     return Revision(commit, bool(changes), None)
+
+
+def changed_since(commit: str, root: Path = ROOT) -> bool:
+    """Whether what decides a number differs from `commit`, or git cannot tell."""
+    if not re.fullmatch(r"[0-9a-f]{7,64}", commit):  # it comes from a file, and goes to git
+        return True
+    try:
+        return bool(_git(root, "diff", "--name-only", commit, "HEAD", "--", *_MEASURED))
+    except (OSError, subprocess.SubprocessError):
+        return True
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,7 +15,7 @@ from msgspec.structs import replace as with_fields
 
 from ..kernels.discovery import Catalogue, discover
 from ..results import store
-from ..results.reading import Run, read_run
+from ..results.reading import read_run
 from ..results.record import SCHEMA, Environment, Record, Timer
 from . import cases, presets
 from .device.identity import device_folder
@@ -26,6 +25,8 @@ from .placed import with_placements
 from .process import CASE_TIMEOUT_SECONDS, worker_environ
 from .protocol import Choice, Item, Plan
 from .records import MEMCPY, now
+from .resuming import CannotResume as CannotResume
+from .resuming import check_cases, check_code, check_device, plan_hash
 from .supervisor import Supervisor, WorkerCannotStart
 from .timer_choice import choose_timer, timer_warnings
 
@@ -34,12 +35,6 @@ class NothingToMeasure(Exception):
     """The selection has no case, or none that can run here; the message says why."""
 
     exit_code = 4
-
-
-class CannotResume(ValueError):
-    """A run that cannot be completed here; the message says what differs."""
-
-    exit_code = 2
 
 
 class Observer(Protocol):
@@ -154,6 +149,7 @@ def measure(request: Request, observer: Observer, known: Planned | None = None) 
         processes=request.processes or preset.processes,
         cache_states=sorted(caches),
         time_limit_seconds=request.time_limit or preset.time_limit,
+        plan=plan_hash(groups, timer),
     )
     with store.RunWriter(folder) as writer:
         writer.write_environment(environment)
@@ -170,40 +166,22 @@ def resume(folder: Path, request: Request, observer: Observer) -> Outcome:
     """Measure what an interrupted run lacks: the same command, on the same device.
 
     Cases that have a record keep it, whatever it says. Raises as `measure`, and CannotResume where
-    the device is another one, or the options.
+    the device, its driver, the code or the options are others.
     """
     known = read_run(folder)
-    environment = known.environment
-    if environment is None:
-        raise CannotResume(f"{folder}: environment.json is missing or damaged")
     catalogue = discover(request.kernels)
     selected = select(request.device, request.peak, request.peak_source)
-    if device_folder(selected.device) != device_folder(environment.device):
-        raise CannotResume(
-            f"{folder} was measured on {environment.device.name}; this is {selected.device.name}"
-        )
+    environment = check_device(folder, known, selected.device)
+    check_code(folder, environment, revision())
     groups = _groups(catalogue, request, selected, environment.memory_budget_bytes)
-    _check_same_cases(folder, known, groups)
-    timer = choose_timer(
-        request.timer, selected, {cache for group in groups for cache in group.caches}
-    )
+    caches = {cache for group in groups for cache in group.caches}
+    timer = choose_timer(request.timer, selected, caches)
+    check_cases(folder, known, groups, timer)
     with store.RunWriter(folder) as writer:
         if writer.cut:
             observer.note(writer.cut)
         run = _Run(catalogue, selected, groups, request, timer, environment, writer, observer)
         return run.processes(known.records)
-
-
-def _check_same_cases(folder: Path, known: Run, groups: Sequence[cases.Group]) -> None:
-    """Raises CannotResume where the run holds a case that these options do not select."""
-    planned = {g.case(label, c) for g in groups for label in g.implementations for c in g.caches}
-    for record in known.records:
-        if record.implementation != MEMCPY and record.case not in planned:
-            command = shlex.join(known.environment.command if known.environment else [])
-            raise CannotResume(
-                f"{folder} holds {record.case}, which these options do not select; it is of: "
-                f"{command}"
-            )
 
 
 @dataclass

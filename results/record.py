@@ -138,3 +138,4 @@ class Environment(msgspec.Struct, kw_only=True, frozen=True):
     cache_states: list[Cache]
     time_limit_seconds: Magnitude | None = None
     choices: dict[str, dict[str, int | float | str | bool]] = {}
+    plan: str | None = None  # hash of what it set out to measure: --resume takes no other options

@@ -211,6 +211,25 @@ def test_a_run_is_completed_with_its_own_options_alone(tmp_path: Path) -> None:
     assert read_run(folder).records == kept
 
 
+def test_fewer_cases_than_it_began_with_do_not_complete_a_run(tmp_path: Path) -> None:
+    """Else it would be taken for finished, without the cases that nobody measured."""
+    request = replace(request_for(tmp_path, "", "last"), command=("membound", "run", "a b"))
+
+    class Interrupting(Watcher):
+        def record(self, record: Record) -> None:
+            super().record(record)
+            if record.operation == "shift" and record.variant == "":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(request, Interrupting())
+    (folder,) = [path.parent for path in tmp_path.rglob("measurements.jsonl")]
+    with pytest.raises(CannotResume, match=r"other cases than .* it is of: membound run 'a b'"):
+        resume(folder, request_for(tmp_path, ""), Watcher())
+    environment = read_run(folder).environment
+    assert environment is not None and environment.finished_at is None
+
+
 def test_odd_processes_walk_the_other_way(tmp_path: Path) -> None:
     outcome = measure(request_for(tmp_path, "", "last", processes=2), Watcher())
     records = [r for r in read_run(outcome.folder).records if r.operation == "shift"]
