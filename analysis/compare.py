@@ -26,9 +26,10 @@ from .calm import calm
 from .cases import BROKEN, Case, cases
 from .drift import REFERENCE
 from .identity import (
+    all_differences,
+    condition_differences,
     device_differences,
     disturbances,
-    driver_differences,
     environments,
     platform_differences,
 )
@@ -113,7 +114,9 @@ def compare(
         tables, notes = (without.base, without.current), without.notes
     ours, theirs = (_by_case(table) for table in tables)
     runs = [*base, *current]
-    doubts = [*_drivers(base, current), *platform_differences(runs), *disturbances(runs)]
+    doubts = [*platform_differences(runs), *disturbances(runs)]
+    if not other:  # another device has its own driver, and its own ceilings with it
+        doubts = [*all_differences(environments(runs), condition_differences), *doubts]
     if other and not across_devices:
         names = sorted(ours.keys() & theirs.keys())
         rows = [Compared(case, "incomparable", identity[0]) for case in names]
@@ -188,15 +191,11 @@ def _identity(base: Sequence[Run], current: Sequence[Run]) -> list[str]:
     unknown = [
         f"device of {run.path} is unknown" for run in (*base, *current) if not run.environment
     ]
-    devices = [environment.device for environment in environments([*base, *current])]
-    lines = [line for device in devices[1:] for line in device_differences(devices[0], device)]
-    return list(dict.fromkeys(unknown + lines))
-
-
-def _drivers(base: Sequence[Run], current: Sequence[Run]) -> list[str]:
-    devices = [environment.device for environment in environments([*base, *current])]
-    lines = [line for device in devices[1:] for line in driver_differences(devices[0], device)]
-    return list(dict.fromkeys(lines))
+    lines = all_differences(
+        environments([*base, *current]),
+        lambda one, other: device_differences(one.device, other.device),
+    )
+    return [*unknown, *lines]
 
 
 def _scales(runs: Sequence[Run]) -> dict[str, float]:

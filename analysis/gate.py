@@ -11,7 +11,12 @@ from pathlib import Path
 
 from ..results.reading import Run, find_runs, read_run
 from ..results.record import Device, Environment
-from .identity import device_differences, driver_differences, platform_differences
+from .identity import (
+    condition_differences,
+    device_differences,
+    environments,
+    platform_differences,
+)
 from .sides import same_run
 
 
@@ -46,7 +51,7 @@ def baseline(current: Sequence[Run], store: Path) -> Run:
             why = f" ({'; '.join(differences)})" if device.name == now.device.name else ""
             others.setdefault(device.name + why)
         elif _clean(run):
-            if not (_later(run.environment, now) or _other_surroundings(run, current)):
+            if not (_later(run.environment, now) or _other_conditions(run, current)):
                 return run
             second = second or run
     if second is not None:
@@ -59,14 +64,12 @@ def _later(base: Environment, current: Environment) -> bool:
     return begun > now
 
 
-def _other_surroundings(base: Run, current: Sequence[Run]) -> bool:
-    """Whether driver or platform are others, so that a comparison could conclude nothing."""
-    drivers = (
-        driver_differences(base.environment.device, run.environment.device)
-        for run in current
-        if base.environment and run.environment
+def _other_conditions(base: Run, current: Sequence[Run]) -> bool:
+    """Whether driver, clocks or platform are others, so that a comparison concludes nothing."""
+    known = environments([base])[0]
+    return bool(platform_differences([base, *current])) or any(
+        condition_differences(known, now) for now in environments(current)
     )
-    return any(drivers) or bool(platform_differences([base, *current]))
 
 
 def _clean(run: Run) -> bool:

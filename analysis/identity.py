@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 
 from ..results.reading import Run
-from ..results.record import Device, Environment
+from ..results.record import Device, Environment, Peak
 
 _MEMORY_SLACK = 0.02
 """Reported memory moves this much with kernels, firmware and ECC."""
 _WATTS_SLACK = 1.0
+_CLOCK_SLACK = 0.005
+"""Overclocked memory, or a driver that reports another bus, differs by more."""
 _USUAL = ("", "nothing", "power cap")
 """What may hold clocks back without a fault: the power cap is part of the device."""
 
@@ -41,11 +44,41 @@ def driver_major(device: Device) -> str | None:
     return found[0] if found else None
 
 
-def driver_differences(base: Device, current: Device) -> list[str]:
-    ours, theirs = driver_major(base), driver_major(current)
-    if None in (ours, theirs) or ours == theirs:
-        return []
-    return [f"driver: {base.driver} and {current.driver}"]
+def condition_differences(base: Environment, current: Environment) -> list[str]:
+    """What differs in how one device was driven, so that its times are not those of the code."""
+    ours, theirs = base.device, current.device
+    found = []
+    drivers = driver_major(ours), driver_major(theirs)
+    if None not in drivers and drivers[0] != drivers[1]:
+        found.append(f"driver: {ours.driver} and {theirs.driver}")
+    if None not in (ours.ecc, theirs.ecc) and ours.ecc != theirs.ecc:
+        found.append(f"ECC: {_on(ours.ecc)} and {_on(theirs.ecc)}")
+    clock, other = _by_attributes(base), _by_attributes(current)
+    if clock and other and abs(clock.gbps / other.gbps - 1) > _CLOCK_SLACK:
+        found.append(f"memory clock and bus: {clock.provenance} and {other.provenance}")
+    governors = base.host.get("governor"), current.host.get("governor")
+    known = ours.kind == theirs.kind == "cpu" and None not in governors
+    if known and governors[0] != governors[1]:
+        found.append(f"governor: {governors[0]} and {governors[1]}")
+    return found
+
+
+def all_differences(
+    environments: Sequence[Environment],
+    differences: Callable[[Environment, Environment], list[str]],
+) -> list[str]:
+    """What `differences` says of any two of them, each line once."""
+    pairs = combinations(environments, 2)
+    return list(dict.fromkeys(line for pair in pairs for line in differences(*pair)))
+
+
+def _by_attributes(environment: Environment) -> Peak | None:
+    known = (peak for peak in environment.peak_candidates if peak.source == "attributes")
+    return next(known, None)
+
+
+def _on(ecc: bool | None) -> str:
+    return "on" if ecc else "off"
 
 
 def environments(runs: Sequence[Run]) -> list[Environment]:

@@ -13,7 +13,7 @@ from membound.analysis.compare import Comparison, compare, main
 from membound.analysis.judge import DECIDED, Pair, judged
 from membound.analysis.tables import as_text, compare_tables
 from membound.results.reading import Run
-from membound.results.record import Environment, Record
+from membound.results.record import Environment, Peak, Record
 from membound.results.store import MEASUREMENTS
 from membound.tests.generated import device, environment, processes, record, run
 
@@ -267,6 +267,62 @@ def test_what_changes_from_day_to_day_is_no_other_device(changes: dict[str, Any]
     found = compare([side(times())], [side(times(), other)])
     assert found.differences == []
     assert found.exit_code()[0] == 0
+
+
+def by_attributes(gbps: float, clock: str) -> Environment:
+    provenance = f"2 x {clock} MHz x 384 bit / 8"
+    return environment(
+        peak_candidates=[Peak(gbps=gbps, source="attributes", provenance=provenance)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "doubt"),
+    [
+        (
+            environment(device=device(driver="570.86.15")),
+            environment(),
+            "driver: 570.86.15 and 580.95.05",
+        ),
+        (
+            environment(device=device(ecc=True)),
+            environment(device=device(ecc=False)),
+            "ECC: on and off",
+        ),
+        (
+            by_attributes(1008.1, "10501"),
+            by_attributes(1104.1, "11501"),
+            "memory clock and bus: 2 x 10501 MHz x 384 bit / 8 and 2 x 11501 MHz x 384 bit / 8",
+        ),
+        (
+            environment(device=device(kind="cpu"), host={"governor": "performance"}),
+            environment(device=device(kind="cpu"), host={"governor": "powersave"}),
+            "governor: performance and powersave",
+        ),
+    ],
+)
+def test_one_device_driven_otherwise_is_inconclusive(
+    ours: Environment, theirs: Environment, doubt: str
+) -> None:
+    found = compare([side(times(), ours)], [side(times(1.2), theirs)])
+    assert (found.differences, found.doubts) == ([], [doubt])
+    assert found.exit_code() == (5, f"inconclusive: {doubt}")
+    assert compare([side(times(), ours)], [side(times(), ours)]).exit_code()[0] == 0
+
+
+def test_an_unknown_driver_first_hides_no_difference() -> None:
+    drivers = (None, "570.86.15", "580.95.05")
+    base, *current = (
+        side(times(), environment(device=device(driver=driver)), f"gpu/{driver}")
+        for driver in drivers
+    )
+    assert compare([base, current[0]], [current[1]]).doubts == ["driver: 570.86.15 and 580.95.05"]
+
+
+def test_another_device_has_its_own_driver() -> None:
+    fast = environment(device=device(name="NVIDIA Faster", driver="570.86.15"), peak=None)
+    found = compare([side(times())], [side(times(0.5), fast)], across_devices=True)
+    assert (found.doubts, found.exit_code()[0]) == ([], 0)
 
 
 def test_across_devices_times_are_in_units_of_the_own_ceiling() -> None:
