@@ -20,7 +20,8 @@ class Streams:
     """Which accesses carry the traffic: those that are told to stream, or else every one.
 
     What is left in the cache beside them (parameters that rows share, partial sums) does not move
-    with every row; where it is wider than what streams, it is the traffic too (rows of a table).
+    with every row. Loads of it that are wider than what streams are traffic too (rows of a table
+    beside their index); stores of it never are: all results of a kernel stream, or none.
     """
 
     loads: str
@@ -30,9 +31,14 @@ class Streams:
 
     @classmethod
     def of(cls, code: Machine) -> Streams:
-        loads, load_width = _streaming(code, "LDG", ".NA")
-        stores, store_width = _streaming(code, "STG", ".EF")
-        return cls(loads, stores, load_width, store_width)
+        load_width, streamed_load = _widest(code, "LDG", ""), _widest(code, "LDG", ".NA")
+        store_width, streamed_store = _widest(code, "STG", ""), _widest(code, "STG", ".EF")
+        return cls(
+            ".NA" if streamed_load == load_width else "",
+            ".EF" if streamed_store else "",
+            load_width,
+            streamed_store or store_width,
+        )
 
     def loaded(self, one: Instruction) -> int:
         """Bytes of traffic that a thread loads with it."""
@@ -49,12 +55,10 @@ class Streams:
         return loaded * (loaded == self.load_width) + stored * (stored == self.store_width)
 
 
-def _streaming(code: Machine, name: str, mark: str) -> tuple[str, int]:
-    """(what opcodes of the traffic contain, the widest of them)."""
-    found = [one for one in code.instructions if one.name == name]
-    widest = max((one.width for one in found), default=0)
-    marked = max((one.width for one in found if mark in one.opcode), default=0)
-    return (mark, marked) if marked == widest else ("", widest)
+def _widest(code: Machine, name: str, mark: str) -> int:
+    """Bytes of the widest of these accesses whose opcode contains `mark`."""
+    found = (one.width for one in code.instructions if one.name == name and mark in one.opcode)
+    return max(found, default=0)
 
 
 _GLOBAL = {"LDG", "STG", "RED", "LDGSTS"}

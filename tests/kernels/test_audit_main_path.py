@@ -137,6 +137,28 @@ def test_rows_of_a_table_are_traffic_beside_a_streamed_index() -> None:
     assert only.bytes_loaded == 4 + 16
 
 
+def test_a_wide_store_of_a_partial_sum_is_no_traffic_beside_streamed_elements() -> None:
+    """As pooling of rows that are no vectors, which stores a float per plane beside its dx."""
+    found = parts("""
+        .L_x_0:
+        LDG.E.NA.128.CONSTANT R4, desc[UR4][R2.64]
+        STS.128 [R5], R4
+        @P0 BRA .L_x_0
+        .L_x_1:
+        LDS.U16 R4, [R5]
+        STG.E.EF.U16 desc[UR4][R8.64], R4
+        @P0 BRA .L_x_1
+        .L_x_2:
+        FADD R4, R4, R5
+        STG.E desc[UR4][R8.64], R4
+        @P0 BRA .L_x_2
+        EXIT
+    """)
+    assert [(one.bytes_loaded, one.bytes_stored) for one in found] == [(16, 0), (0, 2)]
+    reads, writes = 1600, 200  # a hundred turns of each
+    assert cost(found, reads, writes) == Cost(600 / 1800, 0)
+
+
 LOAD_LOOP_AND_STORE_LOOP = """
     .L_x_0:
     LDG.E.128 R4, desc[UR4][R2.64]
