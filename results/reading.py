@@ -6,6 +6,7 @@ read. Memory is bounded by the longest line that is accepted.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
@@ -158,21 +159,29 @@ class _Problems:
         return [*self._found, Problem(self._last, None, f"{self._more} more problems")]
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read. Raises OSError, also for what is no file: a pipe would wait forever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _NotRegular(errno.EINVAL, "is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+class _NotRegular(OSError):
+    """A folder, pipe or device where a file is expected."""
+
+
 def _open(path: Path, problems: _Problems) -> BinaryIO | None:
-    """Open a regular file; anything else (a pipe would wait forever) is a problem."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            problems.add(path, None, "is not a regular file")
-            return None
+        return open_regular(path)
     except FileNotFoundError:
         problems.add(path, None, "is missing")
-        return None
+    except _NotRegular:
+        problems.add(path, None, "is not a regular file")
     except OSError as error:
         problems.add(path, None, f"cannot be read: {error.strerror}")
-        return None
-    return os.fdopen(descriptor, "rb")
+    return None
 
 
 def _read_environment(path: Path, problems: _Problems, notes: list[str]) -> Environment | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -244,6 +245,8 @@ DAMAGED = {
     "twice": (GOOD.replace(b'"mean": 1', b'"mean": 1, "mean": 2'), "stats.mean: is given twice"),
     "1e999": (GOOD.replace(b'"max": 2', b'"max": 1e999'), "stats.max: is 1e999; a finite number"),
     "digits": (GOOD.replace(b'"rounds": 3', b'"rounds": ' + b"3" * 5000), "5000 digits"),
+    "units": (GOOD.replace(b'"mean": 1', b'"mean": 1500'), "is 1500, not between min"),
+    "same name": (GOOD.replace(b"]}", b", " + GOOD[16:]), "fullname: is a, as benchmarks[0]"),
     "nothing": (b'{"benchmarks": []}', "benchmarks: is empty: nothing was measured"),
     "a list": (b"[]", "is a list"),
     "empty": (b"", "is empty, not valid JSON"),
@@ -265,6 +268,11 @@ def test_a_damaged_file_to_compare_with_is_named(tmp_path: Path, name: str) -> N
     first = problems(file)[0]
     assert first.startswith(f"{file}: ") and said in first, first
     assert first == printable(first) and len(first) < 400
+
+
+def test_a_pipe_to_compare_with_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0001_x.json")
+    assert "is not a regular file" in problems(tmp_path / "0001_x.json")[0]
 
 
 def test_a_file_that_is_whole_or_older_is_taken(tmp_path: Path, session: Session) -> None:
