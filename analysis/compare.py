@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 import pandas as pd
 
@@ -55,6 +56,11 @@ class Comparison:
     wrong: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     other_device: bool = False
+
+    @property
+    def relative(self) -> bool:
+        """Whether devices differ and each is held to its own ceilings."""
+        return bool(self.differences) and not self.other_device
 
     def exit_code(self, strict: bool = False, allow_missing: bool = False) -> tuple[int, str]:
         """(code, why) as the table of exit codes has it."""
@@ -142,7 +148,9 @@ def compare(
         if name in ours and _failures(some) and not _failures(ours[name])
     ]
     rows = judged(pairs, threshold)
-    if not other:
+    if other:
+        rows = [_in_seconds(row, ours.get(row.case, []), theirs.get(row.case, [])) for row in rows]
+    else:
         copies = _copies(ours), _copies(theirs)
         relative = [
             _in_copies(
@@ -156,6 +164,17 @@ def compare(
         rows = [_noted(row, notes.get(row.case)) for row in rows]
     rows = [_noted(row, _losses(ours.get(row.case, []), theirs.get(row.case, []))) for row in rows]
     return Comparison(rows, identity, doubts, wrong, broken)
+
+
+def _in_seconds(row: Compared, base: Sequence[Case], current: Sequence[Case]) -> Compared:
+    """The row, judged in units of the devices' ceilings, with its times as they were."""
+    if row.base_seconds is None:
+        return row
+    ours, theirs = (
+        median([s for case in side if case.status == "ok" for s in case.medians.values()])
+        for side in (base, current)
+    )
+    return replace(row, base_seconds=ours, current_seconds=theirs)
 
 
 def _failures(some: Sequence[Case]) -> list[str]:

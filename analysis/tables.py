@@ -268,7 +268,10 @@ def compare_tables(comparison: Comparison) -> list[Table]:
     notes += [f"wrong result: {case}" for case in comparison.wrong]
     cells = [_compare_row(row) for row in rows]
     right = frozenset(["time", "interval", "sees"])
-    return [Table("Time against the baseline (above 0 is slower)", columns, cells, right, notes)]
+    title = "Time against the baseline (above 0 is slower)"
+    if comparison.relative:
+        title = "Time x own ceiling against the baseline (above 0 is further from its ceiling)"
+    return [Table(title, columns, cells, right, notes)]
 
 
 def _compare_row(row: Compared) -> list[str]:

@@ -64,7 +64,7 @@ def head(run: Run, found: Sequence[Case], moved: Sequence[Drift]) -> list[str]:
 def _device(environment: Environment) -> str:
     device = environment.device
     parts = [device.name]
-    if device.mig:
+    if device.mig and device.mig not in device.name:
         parts.append(f"MIG {device.mig}")
     if device.kind == "cpu" and device.multiprocessors:
         parts.append(f"{device.multiprocessors} cores")

@@ -333,6 +333,9 @@ def test_across_devices_times_are_in_units_of_the_own_ceiling() -> None:
     theirs = [side([*times(0.5), *times(0.625, **layer)], fast)]
     found = compare(ours, theirs, across_devices=True)
     assert verdicts(found) == {"copy": "same", "silu": "same"}
+    silu = next(row for row in found.rows if row.case.startswith("silu"))
+    assert (silu.base_seconds, silu.current_seconds) == (0.00125, 0.000625)
+    assert shown(found).startswith("Time x own ceiling against the baseline")
     assert found.differences == ["name: NVIDIA Generated and NVIDIA Faster"]
     assert found.exit_code()[0] == 0
 
