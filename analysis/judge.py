@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from .statistics import Difference, holm, usable, welch
+from .statistics import MIN_FOR_INTERVAL, Difference, holm, usable, variance_of_logs, welch
 
 THRESHOLD = 0.03
 DECIDED = ("same", "faster", "slower")
@@ -51,15 +51,17 @@ def judged(pairs: Sequence[Pair], threshold: float = THRESHOLD) -> list[Compared
     """The verdict of every pair. Times that are not finite and positive are incomparable.
 
     Two families of tests, each held to ALPHA by Holm's procedure: that a case changed by more than
-    the threshold, and that it changed by less.
+    the threshold, and that it changed by less. Fewer than MIN_FOR_INTERVAL processes on a side say
+    nothing of their spread, and few say little: what is usual among all cases counts as well.
     """
     limit = math.log1p(threshold)
     differences: dict[int, Difference] = {}
-    for index, pair in enumerate(pairs):
-        if pair.verdict is None and usable(pair.base) and usable(pair.current):
-            found = welch(pair.base, pair.current, pair.tick)
-            if found is not None:
-                differences[index] = found
+    known = {index: pair for index, pair in enumerate(pairs) if _tells_spread(pair)}
+    spreads = [variance_of_logs(side) for p in known.values() for side in (p.base, p.current)]
+    for index, pair in known.items():
+        found = welch(pair.base, pair.current, pair.tick, median(spreads))
+        if found is not None:
+            differences[index] = found
     beyond = holm([difference.p_beyond(limit) for difference in differences.values()])
     inside = holm([difference.p_inside(limit) for difference in differences.values()])
     levels = dict(zip(differences, zip(beyond, inside, strict=True), strict=True))
@@ -67,6 +69,13 @@ def judged(pairs: Sequence[Pair], threshold: float = THRESHOLD) -> list[Compared
         _judged(pair, differences.get(index), levels.get(index), limit)
         for index, pair in enumerate(pairs)
     ]
+
+
+def _tells_spread(pair: Pair) -> bool:
+    sides = (pair.base, pair.current)
+    return pair.verdict is None and all(
+        usable(side) and len(side) >= MIN_FOR_INTERVAL for side in sides
+    )
 
 
 def _judged(
@@ -79,7 +88,9 @@ def _judged(
             reason = f"no finite time above zero in the {side}"
             return Compared(pair.case, "incomparable", reason)
     ratio = median(pair.current) / median(pair.base)
-    verdict, reason, low, high, smallest = "ambiguous", "one process on a side", None, None, None
+    fewest = min(len(pair.base), len(pair.current))
+    reason = f"{'one process' if fewest == 1 else f'{fewest} processes'} on a side"
+    verdict, low, high, smallest = "ambiguous", None, None, None
     if difference is not None and levels is not None:
         beyond, inside = levels
         half = difference.half_width(1 - beyond)

@@ -125,10 +125,19 @@ class Difference:
         return tail_t((limit - abs(self.estimate)) / self.error, self.freedom)
 
 
-def welch(base: Sequence[float], current: Sequence[float], tick: float = 1e-9) -> Difference | None:
+ENOUGH = 6
+"""From this many values on a side its own spread is taken as it is."""
+
+
+def welch(
+    base: Sequence[float], current: Sequence[float], tick: float = 1e-9, usual: float = 0.0
+) -> Difference | None:
     """Welch's t on logarithms of process medians; None with fewer than two on a side.
 
-    tick: step of the timer in seconds, as in `centre`.
+    tick: step of the timer in seconds, as in `centre`. usual: variance of the logarithms that is
+    usual beside them; a side of fewer than ENOUGH values is filled up with it where it is larger
+    than its own. On a machine with two states three values are alike by chance once in three times,
+    and would be sure of what they cannot know.
     """
     if not (usable(base) and usable(current)):
         raise ValueError("process medians are finite seconds above zero")
@@ -137,7 +146,10 @@ def welch(base: Sequence[float], current: Sequence[float], tick: float = 1e-9) -
     parts = []
     for side in (base, current):
         rounding = tick / median(side) / math.sqrt(12)
-        parts.append((variance_of_logs(side) + rounding**2) / len(side))
+        variance, lacking = variance_of_logs(side), max(0, ENOUGH - len(side))
+        own = len(side) - 1
+        variance = max(variance, (lacking * usual + own * variance) / (lacking + own))
+        parts.append((variance + rounding**2) / len(side))
     error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / sum(
         part**2 / (len(side) - 1) for part, side in zip(parts, (base, current), strict=True)

@@ -97,12 +97,43 @@ def test_a_small_true_change_within_the_threshold_passes() -> None:
     assert verdicts(against(times(), times(1.02))) == {"copy": "same"}
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_one_process_on_a_side_is_never_a_verdict(count: int) -> None:
-    found = against(processes([0.001]), processes([0.002] * count))
+@pytest.mark.parametrize(
+    ("base", "current", "said"),
+    [(1, 1, "one process"), (1, 2, "one process"), (2, 2, "2 processes"), (2, 6, "2 processes")],
+)
+def test_fewer_than_three_processes_on_a_side_are_never_a_verdict(
+    base: int, current: int, said: str
+) -> None:
+    found = against(processes([0.001] * base), processes([0.002] * current))
     assert verdicts(found) == {"copy": "ambiguous"}
-    assert found.rows[0].ratio == 2.0
+    assert (found.rows[0].ratio, found.rows[0].low) == (2.0, None)
+    assert f"ambiguous, {said} on a side" in shown(found)
     assert found.exit_code()[0] == 5
+
+
+def test_identical_code_on_a_machine_of_two_states_is_hardly_ever_slower() -> None:
+    """Three processes are all in one state once in three times, and then look very sure."""
+    noise = random.Random(20260102)
+
+    def medians() -> list[float]:
+        states = [noise.choice((1.0, 1.0, 1.3)) for _ in range(3)]
+        return [0.001 * state * noise.gauss(1, 0.002) for state in states]
+
+    gates = [judged([Pair(str(i), medians(), medians()) for i in range(30)]) for _ in range(100)]
+    red = sum(any(row.verdict == "slower" for row in rows) for rows in gates)
+    assert red <= 3  # 31 where each case is taken by itself
+
+
+def test_few_processes_that_agree_are_still_enough() -> None:
+    """A steady machine decides with three processes, and a few shaky cases do not hinder it."""
+    noise = random.Random(20260102)
+
+    def medians(factor: float, sigma: float) -> list[float]:
+        return [0.001 * factor * noise.lognormvariate(0, sigma) for _ in range(3)]
+
+    sigmas = [0.002] * 25 + [0.2] * 5
+    rows = judged([Pair(str(i), medians(1, s), medians(1.1, s)) for i, s in enumerate(sigmas)])
+    assert sum(row.verdict == "slower" for row in rows[:25]) >= 20
 
 
 def test_identical_code_on_a_noisy_machine_is_hardly_ever_slower() -> None:
