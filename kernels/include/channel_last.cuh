@@ -16,21 +16,6 @@ struct LastPlan {
   static constexpr int kBlocks = kBlocks_;
 };
 
-// A vector that waits in registers: as whole words, where it has any.
-template <typename T, int N>
-__device__ auto held(const Vector<T, N>& vector) {
-  if constexpr (N * sizeof(T) >= 4) return Packed<T, N>::of(vector);
-  else return vector;
-}
-template <typename T, int N>
-__device__ float value_of(const Packed<T, N>& vector, int i) {
-  return vector[i];
-}
-template <typename T, int N>
-__device__ float value_of(const Vector<T, N>& vector, int i) {
-  return to_float(vector[i]);
-}
-
 // The rows and the channels of one block, of images [rows, channels]; lanes: threads of a row.
 template <typename T, class Plan, bool kReversed>
 struct LastShare {

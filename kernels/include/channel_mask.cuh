@@ -15,7 +15,7 @@ template <typename T, class Plan>
 struct Masked {
   static constexpr int kWidth = elements_in<T, Plan::kBytes>();
   static_assert(kWidth == 8 || kWidth == 1, "a byte of bits, or a bit");
-  using Values = Vector<T, kWidth>;
+  using Values = decltype(held(Vector<T, kWidth>()));
   long long element, byte;
   int pixel;
   bool there;
@@ -23,17 +23,47 @@ struct Masked {
 
   __device__ Masked(const Pieces<T, Plan>& pieces, int k, int row_bytes)
       : pixel(pieces.vector[k] * kWidth), row_bytes(row_bytes) {
-    there = pixel < pieces.columns[k];
-    element = pieces.plane[k] * pieces.columns[k] + pixel;
-    byte = pieces.plane[k] * row_bytes + pixel / 8;
+    there = pieces.there[k] && (kWidth == 8 || pixel < pieces.pixels);
+    element = pieces.start[k];
+    byte = kWidth == 8 ? element / 8 : pieces.plane[k] * row_bytes + pixel / 8;
   }
   __device__ Values load(const T* x) const {
-    return there ? ::load<Reuse::kNever, kWidth>(x + element) : Values{};
+    Values values = {};
+    if (there) values = held(::load<Reuse::kNever, kWidth>(x + element));
+    return values;
   }
   // Bit i is that of pixel i of the vector.
   __device__ unsigned int load_bits(const unsigned char* mask) const {
     if (!there) return 0u;
     return ::load<Reuse::kNever, 1>(mask + byte)[0] >> (kWidth == 1 ? pixel % 8 : 0);
+  }
+  // What passes of a vector, 0 elsewhere: word by word, where there are eight bits.
+  static __device__ Values passing(const Values& values, unsigned int bits) {
+    if constexpr (kWidth == 8) {
+      // Bits 0 to 3 become the signs of four bytes, and so do bits 4 to 7.
+      const unsigned int low = (bits & 15u) * 0x10204080u, high = (bits >> 4) * 0x10204080u;
+      Values passed;
+      pass<0>(low, values, passed);
+      pass<Values::kWords / 2>(high, values, passed);
+      return passed;
+    } else {
+      return bits & 1u ? values : Values{};
+    }
+  }
+  template <int kFirst>
+  static __device__ void pass(unsigned int signs, const Values& values, Values& passed) {
+    const auto word = [&](int i, unsigned int mask) {
+      passed.words[kFirst + i] = values.words[kFirst + i] & mask;
+    };
+    if constexpr (sizeof(T) == 2) {
+      word(0, signs_of_bytes<0x1100>(signs));
+      word(1, signs_of_bytes<0x3322>(signs));
+    } else {
+      word(0, signs_of_bytes<0x0000>(signs));
+      word(1, signs_of_bytes<0x1111>(signs));
+      word(2, signs_of_bytes<0x2222>(signs));
+      word(3, signs_of_bytes<0x3333>(signs));
+    }
   }
   // By all threads of a warp.
   template <Reuse kStores>
@@ -67,7 +97,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   const ChannelShare<T, Plan, true> share{images, channels, pixels, shift, vectors, each};
   const ChannelScale of = ChannelParameters{weight, bias, mean, rstd, -1.0f}.of(share.channel());
   share.walk([&](const Pieces<T, Plan>& pieces) {
-    Vector<T, kWidth> x_v[Plan::kVectors], residual_v[Plan::kVectors];
+    typename Masked<T, Plan>::Values x_v[Plan::kVectors], residual_v[Plan::kVectors];
 #pragma unroll
     for (int k = 0; k < Plan::kVectors; ++k) {
       const Masked<T, Plan> at(pieces, k, row_bytes);
@@ -78,15 +108,17 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     for (int k = 0; k < Plan::kVectors; ++k) {
       const Masked<T, Plan> at(pieces, k, row_bytes);
       unsigned int bits = 0u;
-      Vector<T, kWidth> out;
+      float out[kWidth];
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) out[i] = of.pre(value_of(x_v[k], i));
+      const auto norm = held(from_floats<T>(out));
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float norm = to_float(from_float<T>(of.pre(to_float(x_v[k][i]))));
-        const float pre = norm + to_float(residual_v[k][i]);
+        const float pre = value_of(norm, i) + value_of(residual_v[k], i);
         bits |= static_cast<unsigned int>(!(pre <= 0.0f)) << i;
-        out[i] = from_float<T>(pre < 0.0f ? 0.0f : pre);
+        out[i] = pre < 0.0f ? 0.0f : pre;
       }
-      if (at.there) store<kStores>(y + at.element, out);
+      if (at.there) store<kStores>(y + at.element, from_floats<T>(out));
       at.template store_bits<kStores>(mask, bits);
     }
   });
@@ -103,7 +135,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   const ChannelScale of = ChannelParameters{weight, nullptr, mean, rstd, -1.0f}.of(share.channel());
   float sums[2] = {0.0f, 0.0f};
   share.walk([&](const Pieces<T, Plan>& pieces) {
-    Vector<T, kWidth> dy_v[Plan::kVectors], x_v[Plan::kVectors];
+    typename Masked<T, Plan>::Values dy_v[Plan::kVectors], x_v[Plan::kVectors];
     unsigned int bits[Plan::kVectors];
 #pragma unroll
     for (int k = 0; k < Plan::kVectors; ++k) {
@@ -114,14 +146,16 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     }
 #pragma unroll
     for (int k = 0; k < Plan::kVectors; ++k) {
+      const auto passed = Masked<T, Plan>::passing(dy_v[k], bits[k]);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float g = bits[k] >> i & 1u ? to_float(dy_v[k][i]) : 0.0f;
+        const float g = value_of(passed, i);
         sums[0] += g;
-        sums[1] += g * of.xhat(to_float(x_v[k][i]));
+        sums[1] += g * (value_of(x_v[k], i) - of.mean);
       }
     }
   });
+  sums[1] *= of.rstd;
   leave_sums<Plan>(sums, partials);
 }
 
@@ -139,7 +173,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
   ChannelParameters{weight, nullptr, mean, rstd, -1.0f}.of(share.channel(), scales);
   ChannelSlopes::of(means, channels, share.channel(), scales, slopes);
   share.walk([&](const Pieces<T, Plan>& pieces) {
-    Vector<T, kWidth> dy_v[Plan::kVectors], x_v[Plan::kVectors];
+    typename Masked<T, Plan>::Values dy_v[Plan::kVectors], x_v[Plan::kVectors];
     unsigned int bits[Plan::kVectors];
 #pragma unroll
     for (int k = 0; k < Plan::kVectors; ++k) {
@@ -151,16 +185,15 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
 #pragma unroll
     for (int k = 0; k < Plan::kVectors; ++k) {
       const Masked<T, Plan> at(pieces, k, row_bytes);
-      Vector<T, kWidth> passed, out;
+      const auto passed = Masked<T, Plan>::passing(dy_v[k], bits[k]);
+      float out[kWidth];
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        passed[i] = bits[k] >> i & 1u ? dy_v[k][i] : from_float<T>(0.0f);
-        out[i] = from_float<T>(
-            slopes[0].gradient(scales[0], to_float(passed[i]), to_float(x_v[k][i])));
+        out[i] = slopes[0].gradient(scales[0], value_of(passed, i), value_of(x_v[k], i));
       }
       if (!at.there) continue;
-      store<kStores>(dresidual + at.element, passed);
-      store<kStores>(dx + at.element, out);
+      store<kStores>(dresidual + at.element, vector_of(passed));
+      store<kStores>(dx + at.element, from_floats<T>(out));
     }
   });
 }

@@ -94,3 +94,21 @@ __device__ inline float log_fast(float x) { return log2_fast(x) * kLn2; }
 
 // 0 at -inf, 1 at +inf.
 __device__ inline float sigmoid_fast(float x) { return reciprocal_fast(1.0f + exp_fast(-x)); }
+
+// Four bytes, from the lowest on: each 0xff or 0, as the sign bit of that byte of x is which the
+// digit of kPlaces names.
+template <unsigned int kPlaces>
+__device__ inline unsigned int signs_of_bytes(unsigned int x) {
+#ifdef MEMBOUND_EMULATOR
+  unsigned int signs = 0u;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned int place = kPlaces >> 4 * i & 3u;
+    if (x >> 8 * place & 0x80u) signs |= 0xffu << 8 * i;
+  }
+  return signs;
+#else
+  unsigned int signs;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(signs) : "r"(x), "n"(kPlaces | 0x8888u));
+  return signs;
+#endif
+}

@@ -86,6 +86,30 @@ struct alignas(N * sizeof(T)) Packed {
   }
 };
 
+// A vector that waits in registers: as whole words, where it has any.
+template <typename T, int N>
+__device__ auto held(const Vector<T, N>& vector) {
+  if constexpr (N * sizeof(T) >= 4) return Packed<T, N>::of(vector);
+  else return vector;
+}
+template <typename T, int N>
+__device__ float value_of(const Packed<T, N>& vector, int i) {
+  return vector[i];
+}
+template <typename T, int N>
+__device__ float value_of(const Vector<T, N>& vector, int i) {
+  return to_float(vector[i]);
+}
+
+template <typename T, int N>
+__device__ Vector<T, N> vector_of(const Packed<T, N>& packed) {
+  return packed.vector();
+}
+template <typename T, int N>
+__device__ Vector<T, N> vector_of(const Vector<T, N>& vector) {
+  return vector;
+}
+
 // The sign bit of a float that is never negative.
 __device__ inline unsigned int runtime_zero(const float& positive) {
   return reinterpret_cast<const unsigned int&>(positive) >> 31;
