@@ -17,6 +17,7 @@ import pandas as pd
 from .cases import Case, cases
 from .loading import TIMES_LLC
 from .statistics import Centre, paired
+from .verdict import sound
 
 UNFUSED = "unfused"
 TORCH = "torch"
@@ -128,6 +129,10 @@ def _measured(fused: Case, unfused: Case | None, label: str) -> tuple[Centre | N
         return None, f"{label} was not run"
     if unfused.status != "ok":
         return None, f"{label} {unfused.status}: {unfused.reason}"
+    for case, form in ((fused, fused.form), (unfused, label)):
+        doubt = sound(case)
+        if doubt is not None and doubt.name == "above-peak":  # bytes or time are not its own
+            return None, f"{form} {doubt.name}: {doubt.why}"
     both = [process for process in fused.medians if process in unfused.medians]
     if not both:
         return None, f"no process measured both {fused.form} and {label}"

@@ -12,12 +12,13 @@ from membound.analysis.fusion import Gain, fusion, gains
 from membound.analysis.loading import frame
 from membound.analysis.tables import as_text, fusion_tables
 from membound.results.reading import Run
-from membound.results.record import Record
+from membound.results.record import Peak, Record
 from membound.tests.generated import MIB, environment, processes, record
 
 
-def found(records: Sequence[Record]) -> list[Gain]:
-    return gains(cases(frame([Run(Path("gpu/run"), environment(), list(records))])))
+def found(records: Sequence[Record], peak: Peak | None = None) -> list[Gain]:
+    run = Run(Path("gpu/run"), environment(peak=peak), list(records))
+    return gains(cases(frame([run])))
 
 
 def norm(seconds: list[float], **changes: Any) -> list[Record]:
@@ -101,6 +102,15 @@ def test_a_gain_that_was_not_measured_has_a_reason_and_no_number(
     assert why in text
     assert "1.50x" in text
     assert " – " in text
+
+
+def test_a_fused_kernel_faster_than_the_memory_gains_nothing() -> None:
+    """2 GiB in 0.25 ms under a peak of 2000 GB/s: a gain of 6 where 1.5 is most."""
+    records = [*norm([0.00025] * 3), *norm([0.0015] * 3, variant="unfused")]
+    assert found(records)[0].measured == pytest.approx(6.0)
+    gain = found(records, Peak(gbps=2000.0, source="sheet", provenance="made up"))[0]
+    assert gain.measured is None
+    assert (gain.why or "").startswith("cuda above-peak: 8,590 GB/s beyond the peak of 2,000")
 
 
 def test_a_wrong_fused_kernel_gains_nothing() -> None:
