@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from membound.kernels.spec import CannotPrepare
 from .build_tools import COMPILER, compiler_version
 
 HERE = Path(__file__).resolve().parent
+HEADER = HERE / "emulator.hpp"
 FLAGS = (
     *("-std=c++17", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", "-fvisibility=hidden"),
     *("-DMEMBOUND_EMULATOR", "-Wno-unknown-pragmas", "-w"),
@@ -30,6 +31,10 @@ SANITIZE = (
 )
 """Those of the undefined behaviours that a kernel could have; all of them take twice as long to
 compile. The sanitizers judge every access; the emulator's own bounds would only be there first."""
+
+
+def flags(sanitize: bool) -> list[str]:
+    return [*FLAGS, *(SANITIZE if sanitize else ())]
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,7 @@ class Unit:
 
     @property
     def flags(self) -> list[str]:
-        flags = [*FLAGS, *(SANITIZE if self.sanitize else ())]
-        return flags + [f"-D{name}={value}" for name, value in self.defines]
+        return flags(self.sanitize) + [f"-D{name}={value}" for name, value in self.defines]
 
     @property
     def text(self) -> str:
@@ -66,25 +70,48 @@ def library(unit: Unit) -> Path:
 
     Raises CannotPrepare with the first error where it does not compile.
     """
-    folders = [HERE, *include_folders()]
-    key = hashlib.sha256(repr((unit.text, unit.flags, compiler_version())).encode())
-    for file in (unit.source, HERE / "emulator.hpp"):
-        for text in read_with_headers(file, folders):
-            key.update(hashlib.sha256(text).digest())
+    key = hashlib.sha256(repr((unit.text, unit.flags)).encode() + _contents(unit.source, HEADER))
     built = cache_folder("emulator") / f"{unit.source.stem}-{key.hexdigest()[:24]}.so"
-    if built.exists():
-        return built
+    if not built.exists():
+        parsed = precompiled(unit.sanitize)
+        _compile(unit.text, unit.flags, [parsed.parent, unit.source.parent], built)
+    return built
+
+
+def precompiled(sanitize: bool) -> Path:
+    """The emulator's header as g++ reads it quickest: of a short unit, half of the time.
+
+    Where a compiler cannot use it, it finds the header itself in the next folder.
+    """
+    text = f'#include "{HEADER}"\n'
+    key = hashlib.sha256(repr(flags(sanitize)).encode() + _contents(HEADER))
+    folder = cache_folder("emulator") / f"header-{key.hexdigest()[:24]}"
+    built = folder / f"{HEADER.name}.gch"
+    if not built.exists():
+        _compile(text, [*flags(sanitize), "-x", "c++-header"], [], built)
+    return built
+
+
+def _contents(*files: Path) -> bytes:
+    """Digest of all that `files` include, and of the compiler."""
+    digest = hashlib.sha256(compiler_version().encode())
+    for file in files:
+        for text in read_with_headers(file, [HERE, *include_folders()]):
+            digest.update(hashlib.sha256(text).digest())
+    return digest.digest()
+
+
+def _compile(text: str, options: Sequence[str], folders: Sequence[Path], built: Path) -> None:
     built.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
-        made = Path(scratch) / "unit.so"
-        include = [f"-I{folder}" for folder in (unit.source.parent, *folders)]
-        (Path(scratch) / "unit.cpp").write_text(unit.text)
-        command = [COMPILER, *unit.flags, *include, "unit.cpp", "-o", str(made)]
+        made = Path(scratch) / "made"
+        include = [f"-I{folder}" for folder in (*folders, HERE, *include_folders())]
+        (Path(scratch) / "unit.cpp").write_text(text)
+        command = [COMPILER, *options, *include, "unit.cpp", "-o", str(made)]
         done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise CannotPrepare(f"{unit.source.name} for the emulator: {first_error(done.stderr)}")
+            raise CannotPrepare(f"{built.name} for the emulator: {first_error(done.stderr)}")
         made.replace(built)
-    return built
 
 
 def defines_of(defines: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,7 @@ from membound.kernels.backends.cuda_nvrtc import passed
 from membound.kernels.target import KIB, Target
 
 from . import sanitized
-from .build import Unit, defines_of, library
+from .build import Unit, defines_of, library, precompiled
 from .layout import Launch, Traffic
 
 
@@ -55,6 +55,7 @@ class Libraries:
             Unit(source, tuple(sorted(names)), defines, sanitize)
             for (source, defines), names in self.planned.items()
         ]
+        precompiled(sanitize)  # once, before several threads want it
         with ThreadPoolExecutor(workers) as pool:
             self.loaded |= dict(zip(units, pool.map(library, units), strict=True))
 
