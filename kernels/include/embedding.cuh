@@ -53,15 +53,18 @@ __global__ void embedding(T* y, long long tokens, int columns, const long long* 
 }
 
 // What a warp works on: piece `piece` of the sorted tokens, and where its lane's columns begin.
+// In 32 bits, of which no memory has use for more: a unit is 32 tokens and 32 vectors.
+template <int kThreads, int kWidth>
 struct PieceTile {
-  long long piece;
+  int piece;
   int column;
 
-  __device__ PieceTile(long long unit, int columns, int width) {
-    const int tiles = (columns + kWarp * width - 1) / (kWarp * width);
-    piece = unit / tiles;
-    column = (static_cast<int>(unit % tiles) * kWarp + static_cast<int>(threadIdx.x) % kWarp) *
-             width;
+  __device__ explicit PieceTile(int columns) {
+    const unsigned int unit = blockIdx.x * (kThreads / kWarp) + threadIdx.x / kWarp;
+    const unsigned int tiles = (static_cast<unsigned int>(columns) + kWarp * kWidth - 1) /
+                               (kWarp * kWidth);
+    piece = static_cast<int>(unit / tiles);
+    column = static_cast<int>((unit % tiles * kWarp + threadIdx.x % kWarp) * kWidth);
   }
 };
 
@@ -85,8 +88,8 @@ struct Sums {
     for (int e = 0; e < kWidth; ++e) values[e] += to_float(vector[e]);
   }
   template <Reuse kStores>
-  __device__ void finish(T* out, const T* before) {
-    add(load<Reuse::kNever, kWidth>(before));
+  __device__ void finish(T* out, const Vector<T, kWidth>& before) {
+    add(before);
     store<kStores>(out, from_floats<T>(values));
   }
   __device__ void keep(float* partial) const {
@@ -96,6 +99,14 @@ struct Sums {
 #pragma unroll
       for (int i = 0; i < kFloats; ++i) some[i] = values[e + i];
       store<Reuse::kSoon>(partial + e, some);
+    }
+  }
+  __device__ void take_partial(const float* partial) {
+#pragma unroll
+    for (int e = 0; e < kWidth; e += kFloats) {
+      const Vector<float, kFloats> some = load<Reuse::kSoon, kFloats>(partial + e);
+#pragma unroll
+      for (int i = 0; i < kFloats; ++i) values[e + i] = some[i];
     }
   }
   __device__ void add_partial(const float* partial) {
@@ -108,17 +119,18 @@ struct Sums {
   }
 };
 
+constexpr unsigned int kNoSeam = ~0u;
+
 // What a piece leaves for the second kernel: in `partials` two rows of `columns`, of the row that
 // comes from the piece before and of the one that begins here and goes on into the next; in `seams`
-// the row that comes from the piece before, or -1, and whether it goes on into the next.
+// twice the row that comes from the piece before, and 1 if it goes on into the next, or kNoSeam.
 template <int kBytes, int kAhead, int kThreads, Reuse kStores, typename T>
-__global__ void embedding_backward(T* out, float* partials, int* seams, long long tokens,
+__global__ void embedding_backward(T* out, float* partials, unsigned int* seams, long long tokens,
                                    int columns, const T* before, const T* dy,
                                    const long long* order, const int* rows) {
   constexpr int kWidth = elements_in<T, kBytes>();
-  const long long unit = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
-  const PieceTile at(unit, columns, kWidth);
-  const long long first = at.piece * kPiece;
+  const PieceTile<kThreads, kWidth> at(columns);
+  const long long first = static_cast<long long>(at.piece) * kPiece;
   if (first >= tokens) return;
   const int length = tokens - first < kPiece ? static_cast<int>(tokens - first) : kPiece;
   const int lane = threadIdx.x % kWarp;
@@ -133,9 +145,8 @@ __global__ void embedding_backward(T* out, float* partials, int* seams, long lon
   const int first_row = __shfl_sync(kWholeWarp, own_row, 0);
   bool begun_here = first_row != row_before;
   if (at.column == 0) {
-    int* const seam = seams + 2 * at.piece;
-    store<Reuse::kSoon>(seam, Vector<int, 1>{{begun_here ? -1 : first_row}});
-    store<Reuse::kSoon>(seam + 1, Vector<int, 1>{{first_row == row_after}});
+    const unsigned int seam = first_row * 2u + (first_row == row_after);
+    store<Reuse::kSoon>(seams + at.piece, Vector<unsigned int, 1>{{begun_here ? kNoSeam : seam}});
   }
   for (int base = 0; base < length; base += kAhead) {
     Vector<T, kWidth> values[kAhead];
@@ -158,9 +169,10 @@ __global__ void embedding_backward(T* out, float* partials, int* seams, long lon
       if (!ends && !last) continue;
       const long long element = static_cast<long long>(row) * columns + at.column;
       if (mine && ends && begun_here) {
-        sums.template finish<kStores>(out + element, before + element);
+        sums.template finish<kStores>(out + element,
+                                      load<Reuse::kNever, kWidth>(before + element));
       } else if (mine) {
-        sums.keep(partials + (2 * at.piece + begun_here) * columns + at.column);
+        sums.keep(partials + (2LL * at.piece + begun_here) * columns + at.column);
       }
       sums.clear();
       begun_here = true;
@@ -170,33 +182,35 @@ __global__ void embedding_backward(T* out, float* partials, int* seams, long lon
 
 // The rows that several pieces share, each by the warps of the piece it ends in.
 template <int kBytes, int kThreads, Reuse kStores, typename T>
-__global__ void embedding_seams(T* out, const float* partials, const int* seams, long long tokens,
-                                int columns, const T* before) {
+__global__ void embedding_seams(T* out, const float* partials, const unsigned int* seams,
+                                long long tokens, int columns, const T* before) {
   constexpr int kWidth = elements_in<T, kBytes>();
-  const long long unit = (static_cast<long long>(blockIdx.x) * kThreads + threadIdx.x) / kWarp;
-  const PieceTile at(unit, columns, kWidth);
-  if (at.piece * kPiece >= tokens) return;
-  const int row = load<Reuse::kSoon, 1>(seams + 2 * at.piece)[0];
-  if (row < 0 || load<Reuse::kSoon, 1>(seams + 2 * at.piece + 1)[0]) return;
+  const PieceTile<kThreads, kWidth> at(columns);
+  if (static_cast<long long>(at.piece) * kPiece >= tokens) return;
+  const unsigned int seam = load<Reuse::kSoon, 1>(seams + at.piece)[0];
+  if (seam & 1u) return;  // none, or it goes on
+  const unsigned int row = seam / 2;
   // Back to the piece the row begins in: a lane asks for every piece, 32 at once. The row comes
   // into none that is before the first.
   const int lane = threadIdx.x % kWarp;
-  long long begin = at.piece;
+  int begin = at.piece;
   int passed = kWarp;
   while (passed == kWarp) {
-    const long long piece = begin - lane;
-    const bool comes = piece >= 0 && load<Reuse::kSoon, 1>(seams + 2 * piece)[0] == row;
+    const int piece = begin - lane;
+    const bool comes = piece >= 0 && load<Reuse::kSoon, 1>(seams + piece)[0] / 2 == row;
     const unsigned int stops = ~__ballot_sync(kWholeWarp, comes);
-    passed = stops ? __ffs(stops) - 1 : kWarp;
+    passed = min(static_cast<unsigned int>(__ffs(stops)) - 1u, kWarp + 0u);  // none stops: 2^32 - 1
     begin -= passed;
   }
   if (at.column >= columns) return;
-  Sums<T, kWidth> sums;
-  sums.clear();
-  sums.add_partial(partials + (2 * begin + 1) * columns + at.column);
-  for (long long piece = begin + 1; piece <= at.piece; ++piece) {
-    sums.add_partial(partials + 2 * piece * columns + at.column);
-  }
   const long long element = static_cast<long long>(row) * columns + at.column;
-  sums.template finish<kStores>(out + element, before + element);
+  const Vector<T, kWidth> given = load<Reuse::kNever, kWidth>(before + element);
+  Sums<T, kWidth> sums;
+  const float* partial = partials + (2LL * begin + 1) * columns + at.column;
+  sums.take_partial(partial);
+  partial += columns;
+  for (int piece = begin; piece < at.piece; ++piece, partial += 2LL * columns) {
+    sums.add_partial(partial);
+  }
+  sums.template finish<kStores>(out + element, given);
 }

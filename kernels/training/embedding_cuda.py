@@ -75,7 +75,7 @@ def _backward(spec: Spec) -> Prepared:
     tiles = -(-columns * spec.dtype.bits // 8 // (WARP * max(width, 1)))
     geometry = Geometry(blocks_for(pieces * tiles, THREADS // WARP), THREADS)
     scratch = [Tensor("partials", (pieces, 2, columns), float32)]
-    scratch += [Tensor("seams", (pieces, 2), int32)]
+    scratch += [Tensor("seams", (pieces,), int32)]
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
         given = _rows(spec, width, tensors)
