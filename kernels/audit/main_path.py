@@ -8,7 +8,7 @@ tails, rows cut between two vectors and the slow ways of divisions are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -130,16 +130,44 @@ class Way:
     def bytes_stored(self) -> int:
         return sum(map(self.streams.stored, self.instructions))
 
+    @cached_property
+    def bytes_gathered(self) -> int:
+        """Stored in shared memory by what moves no traffic: results, which another loop stores."""
+        stores = (one.width for one in self.instructions if one.name == "STS")
+        return 0 if self.bytes_loaded or self.bytes_stored else sum(stores)
+
 
 _LOOPS_WEIGH = 4
 """A loop has so many turns at least: what is done once counts where loops move less than that."""
 
 
 def busiest(path: Way) -> list[Way]:
-    """The innermost loops that move the bytes, in order, or the whole path where none does."""
-    inner = [part for loop in path.loops for part in busiest(loop) if part.wide_bytes]
-    once = path.wide_bytes - sum(loop.wide_bytes for loop in path.loops)
-    if inner and sum(part.wide_bytes for part in inner) * _LOOPS_WEIGH >= once:
+    """The innermost loops that move the bytes, in order, or the whole path where none does.
+
+    Where some of them only load and others only store, what lies between them and stores in shared
+    memory is the work itself, and counts too.
+    """
+    moving = _innermost(path, lambda part: part.wide_bytes)
+    loading = [part for part in moving if part.bytes_loaded and not part.bytes_stored]
+    storing = [part for part in moving if part.bytes_stored and not part.bytes_loaded]
+    if not loading or not storing or len(loading) + len(storing) < len(moving):
+        return moving
+    place = {id(one): i for i, one in enumerate(path.instructions)}
+    gathering = [
+        part
+        for part in _innermost(path, lambda part: part.bytes_gathered)
+        if place[id(loading[0].instructions[0])]
+        < place[id(part.instructions[0])]
+        < place[id(storing[-1].instructions[0])]
+    ]
+    return sorted(moving + gathering, key=lambda part: place[id(part.instructions[0])])
+
+
+def _innermost(path: Way, weight: Callable[[Way], int]) -> list[Way]:
+    """The innermost loops that have the weight, in order, or the whole path."""
+    inner = [part for loop in path.loops for part in _innermost(loop, weight) if weight(part)]
+    once = weight(path) - sum(map(weight, path.loops))
+    if inner and sum(map(weight, inner)) * _LOOPS_WEIGH >= once:
         return inner
     return [path]
 

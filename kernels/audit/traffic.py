@@ -20,8 +20,9 @@ def cost(parts: Sequence[Way], reads: int, writes: int) -> Cost | None:
     """What the busiest parts of a kernel spend per byte; None where they move none.
 
     reads, writes: bytes of the whole launch. Where some loops only load and others only store, each
-    takes as many turns as its bytes need; otherwise each takes as many turns as the others. What is
-    only stored to scratch is left out.
+    takes as many turns as its bytes need, and one that gathers results in shared memory as many as
+    those need; otherwise each takes as many turns as the others. What is only stored to scratch is
+    left out.
     """
     if reads and not writes:
         parts = [part for part in parts if part.bytes_loaded]
@@ -29,7 +30,13 @@ def cost(parts: Sequence[Way], reads: int, writes: int) -> Cost | None:
     stores = sum(part.bytes_stored for part in parts)
     apart = all(not part.bytes_loaded or not part.bytes_stored for part in parts)
     if apart and loads and stores and reads and writes:
-        turns = [(reads / loads) if part.bytes_loaded else (writes / stores) for part in parts]
+        gathered = sum(part.bytes_gathered for part in parts)
+        turns = [
+            reads / loads
+            if part.bytes_loaded
+            else writes / (stores if part.bytes_stored else gathered)
+            for part in parts
+        ]
         moved: float = reads + writes
     else:
         turns = [1.0] * len(parts)

@@ -180,6 +180,33 @@ def test_loops_that_only_load_or_only_store_turn_as_often_as_their_bytes_need() 
     assert cost(found, reads, 0) == Cost(3 / 16, 0)  # the store is of scratch
 
 
+def test_what_gathers_results_in_shared_memory_turns_as_often_as_they_need() -> None:
+    """The last loop copies them out; scratch in shared memory before the first load is no work."""
+    found = parts("""
+        .L_x_3:
+        STS [R5], RZ
+        @P0 BRA .L_x_3
+        .L_x_0:
+        LDG.E.128 R4, desc[UR4][R2.64]
+        STS.128 [R5], R4
+        @P0 BRA .L_x_0
+        .L_x_1:
+        LDS.64 R4, [R5]
+        FADD R4, R4, R5
+        STS.U16 [R5], R4
+        STS.U16 [R5+0x2], R4
+        @P0 BRA .L_x_1
+        .L_x_2:
+        LDS.128 R4, [R5]
+        STG.E.128 desc[UR4][R8.64], R4
+        @P0 BRA .L_x_2
+        EXIT
+    """)
+    assert [one.bytes_gathered for one in found] == [0, 4, 0]
+    reads, writes = 1600, 320  # turns: a hundred, eighty and twenty
+    assert cost(found, reads, writes) == Cost((100 * 3 + 80 * 5 + 20 * 3) / 1920, 0)
+
+
 def test_a_store_that_few_threads_make_is_worth_what_the_operands_say() -> None:
     found = parts(STRAIGHT.replace("EXIT", "@P0 STG.E desc[UR4][R8.64], R4\nEXIT"))
     spent = cost(found, 10**6, 10**6)
