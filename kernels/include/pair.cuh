@@ -44,6 +44,19 @@ struct Pair {
     return {first * factor, second * factor};
 #endif
   }
+  // Both times `factor`, plus `term`, rounded once.
+  __device__ Pair times_plus(float factor, float term) const {
+#ifdef MEMBOUND_COMPUTES_PAIRS
+    unsigned long long sum;
+    const Pair factors{factor, factor}, terms{term, term};
+    asm("fma.rn.f32x2 %0, %1, %2, %3;"
+        : "=l"(sum)
+        : "l"(both()), "l"(factors.both()), "l"(terms.both()));
+    return of(sum);
+#else
+    return {fmaf(first, factor, term), fmaf(second, factor, term)};
+#endif
+  }
   __device__ Pair operator-(float other) const { return *this + Pair{-other, -other}; }
 };
 
@@ -55,6 +68,14 @@ __device__ inline Pair exp2_fast(const Pair& x) {
 template <typename T, int N>
 __device__ Pair pair_at(const Packed<T, N>& vector, int i) {
   return {vector[i], vector[i + 1]};
+}
+
+template <typename T, int N>
+__device__ Packed<T, N> rounded(const Pair (&pairs)[N / 2]) {
+  float values[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = i % 2 ? pairs[i / 2].second : pairs[i / 2].first;
+  return Packed<T, N>::rounded(values);
 }
 
 template <typename T>

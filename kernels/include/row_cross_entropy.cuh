@@ -22,9 +22,11 @@ constexpr long long kIgnored = -100;
 template <typename T, class Plan>
 struct Logits : Placed {
   static constexpr int kWidth = elements_in<T, Plan::kBytes>();
-  using Span = Cut<T, kWidth, Plan::kRagged>;
   using Run = Row<T, kWidth, Plan::kRagged>;
   using Loaded = Packed<T, kWidth>;
+  struct Span : Cut<T, kWidth, Plan::kRagged> {
+    const T* x;  // of the row: found once for all of its vectors
+  };
   using Kept = Loaded;
   long long rows;
   int columns;
@@ -36,6 +38,12 @@ struct Logits : Placed {
 
   __device__ Run whole(long long n) const { return {n * columns, n < rows ? columns : 0, shift}; }
   __device__ Run none() const { return {0, 0, shift}; }
+  // `run` of x, which the row's place is already in.
+  template <Reuse kReuse>
+  __device__ Loaded load_from(const T* row, Run run, int v, const Loaded& outside) const {
+    run.start = 0;
+    return run.template load<kReuse>(row, v, outside);
+  }
   __device__ const Kept& keep(const Span&, int, const Loaded& loaded) const { return loaded; }
 
   __device__ long long target_of(long long n) const {
@@ -49,17 +57,16 @@ struct Logits : Placed {
   __device__ unsigned int place(const Run& row, int v, int target) const {
     return target < 0 ? ~0u : static_cast<unsigned int>(target - row.column(v));
   }
-  __device__ float gradient(float probability, bool is_target, float dloss) const {
-    float rest = probability - smoothing * per_class;
-    if (is_target) rest -= 1.0f - smoothing;
-    return dloss * rest;
-  }
+  // All but 1 / columns of the smoothing, which a target has besides.
+  __device__ float share() const { return smoothing * per_class; }
 };
 
 inline __device__ float not_a_number() { return __int_as_float(0x7fc00000); }
 
 // Losses, and with kGradient the gradients from the same read of x.
-template <typename T, class Plan, bool kSmoothed, bool kGradient, Reuse kStores>
+// kTwice: rows that are too long to wait are read again.
+template <typename T, class Plan, bool kSmoothed, bool kGradient, Reuse kStores,
+          bool kTwice = false>
 struct CrossEntropy : Logits<T, Plan> {
   using Base = Logits<T, Plan>;
   using typename Base::Kept;
@@ -76,20 +83,21 @@ struct CrossEntropy : Logits<T, Plan> {
     float dloss;
   };
   // The largest so far, and `base`, the same or 0 while that is -inf; relative to it the sum of
-  // exponentials and of logits, of every other element each, and how many these are; the target's
+  // exponentials (of every other element each) and of logits, and how many these are; the target's
   // logit.
   struct State {
     int target;
     float largest = Largest::identity();
     float base = 0.0f;
     Pair sum{};
-    Pair total{};
+    float total = 0.0f;
     float count = 0.0f;
     float hit = 0.0f;
   };
   struct Result {
     int target;
-    bool ignored;
+    unsigned int kept;  // bits of the gradient: none where the target is ignored
+    unsigned int own;   // the target's gradient, in every element of a word
     float largest, factor, loss, lse, dloss;
     __device__ float positive() const { return dloss * dloss; }
   };
@@ -98,7 +106,8 @@ struct CrossEntropy : Logits<T, Plan> {
       : Base(base), dloss(dloss), loss(loss), lse(lse), dx(dx) {}
 
   __device__ Span cut(long long n) const {
-    return {this->whole(n), kGradient ? this->whole(n) : this->none()};
+    return {{this->whole(n), kGradient ? this->whole(n) : this->none()},
+            this->x + n * this->columns};
   }
   __device__ Early early(long long n) const {
     float factor = 0.0f;
@@ -108,9 +117,13 @@ struct CrossEntropy : Logits<T, Plan> {
   template <Reuse kReuse>
   __device__ Loaded load(const Span& cut, int v) const {
     constexpr Reuse kOwn = kGradient ? kReuse : Reuse::kNever;
-    return cut.read.template load<kOwn>(this->x, v, Kept::filled(Largest::identity()));
+    return this->template load_from<kOwn>(cut.x, cut.read, v, Kept::filled(Largest::identity()));
   }
-  __device__ Kept again(const Span& cut, int v) const { return load<Reuse::kSoon>(cut, v); }
+  // Of a row that waits, nothing but what lies outside of it.
+  __device__ Kept again(const Span& cut, int v) const {
+    if constexpr (kTwice) return load<Reuse::kSoon>(cut, v);
+    return Kept::zeros();
+  }
   __device__ State begin(const Early& early) const { return {this->column_of(early.target)}; }
 
   static __device__ float exponential(float x, float largest) {
@@ -121,29 +134,33 @@ struct CrossEntropy : Logits<T, Plan> {
   // every vector costs as much as an exponential; asked for before them, it would be waited for.
   __device__ void pick(State& state, const Span& cut, int first) const {
     if (first > 0 || state.target < 0) return;
-    state.hit = to_float(::load<Reuse::kSoon, 1>(this->x + cut.read.start + state.target)[0]);
+    state.hit = to_float(::load<Reuse::kSoon, 1>(cut.x + state.target)[0]);
   }
 
   // Once in a while a larger logit is met: what is summed becomes relative to it.
   static __device__ void raise(State& state, float largest) {
     state.sum = state.sum * exponential(state.largest, largest);
-    if constexpr (kSmoothed) state.total.first += state.count * (state.base - largest);
+    if constexpr (kSmoothed) state.total += state.count * (state.base - largest);
     state.largest = state.base = largest;
   }
 
   // Logits of vector v, relative to the base.
   __device__ void add_logits(State& state, const Span& cut, int v,
                              const Pair (&logits)[kWidth / 2]) const {
-    if (cut.read.whole(v)) {
-#pragma unroll
-      for (int i = 0; i < kWidth / 2; ++i) state.total = state.total + logits[i];
-      state.count += kWidth;
-    } else if constexpr (Plan::kRagged) {
+    if constexpr (Plan::kRagged) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         if (!cut.read.holds(v, i)) continue;
-        state.total.first += i % 2 ? logits[i / 2].second : logits[i / 2].first;
+        state.total += i % 2 ? logits[i / 2].second : logits[i / 2].first;
         state.count += 1.0f;
+      }
+    } else {
+      Pair sum = logits[0];
+#pragma unroll
+      for (int i = 1; i < kWidth / 2; ++i) sum = sum + logits[i];
+      if (cut.read.whole(v)) {
+        state.total += sum.first + sum.second;
+        state.count += kWidth;
       }
     }
   }
@@ -172,10 +189,8 @@ struct CrossEntropy : Logits<T, Plan> {
     const float largest = reduction.template of<Largest>(state.largest);
     const float own = state.sum.first + state.sum.second;
     const float sum = own * exponential(state.largest, largest);
-    float total = 0.0f;
-    if constexpr (kSmoothed) {
-      total = state.total.first + state.total.second + state.count * (state.base - largest);
-    }
+    float total = state.total;
+    if constexpr (kSmoothed) total += state.count * (state.base - largest);
     return result(state, early, largest, sum, total, reduction);
   }
 
@@ -194,20 +209,40 @@ struct CrossEntropy : Logits<T, Plan> {
     const bool ignored = early.target == kIgnored;
     if (state.target < 0) loss = ignored ? 0.0f : not_a_number();
     const float factor = state.target < 0 ? not_a_number() : reciprocal_fast(sums[0]);
-    return {state.target, ignored, largest, factor, loss, largest + log_sum, early.dloss};
+    const float probability = exponential(sums[1], largest) * factor;
+    const float own = early.dloss * (probability - this->share() - (1.0f - this->smoothing));
+    const float both[2] = {own, own};
+    return {state.target, ignored ? 0u : ~0u,    pack<T>(both),
+            largest,      factor, loss, largest + log_sum, early.dloss};
   }
 
   __device__ void write_vector(const Span& cut, int v, const Pair (&exponentials)[kWidth / 2],
                                const Result& result) const {
-    const unsigned int place = this->place(cut.written, v, result.target);
-    float out[kWidth];
+    Pair out[kWidth / 2];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const float exponential = i % 2 ? exponentials[i / 2].second : exponentials[i / 2].first;
-      out[i] = this->gradient(exponential * result.factor, place == i, result.dloss);
-      if (result.ignored) out[i] = 0.0f;
+    for (int i = 0; i < kWidth / 2; ++i) {
+      if constexpr (kSmoothed) {
+        out[i] = exponentials[i].times_plus(result.factor, -this->share()) * result.dloss;
+      } else {
+        out[i] = exponentials[i] * (result.factor * result.dloss);
+      }
     }
-    cut.written.template store<kStores>(dx, v, Kept::rounded(out));
+    Kept gradient = rounded<T, kWidth>(out);
+    const unsigned int place = this->place(cut.written, v, result.target);
+    if (place < kWidth) put(gradient, place, result.own);
+#pragma unroll
+    for (int i = 0; i < Kept::kWords; ++i) gradient.words[i] &= result.kept;
+    cut.written.template store<kStores>(dx, v, gradient);
+  }
+
+  // One element of a vector, by masks: registers cannot be indexed at run time.
+  static __device__ void put(Kept& vector, unsigned int place, unsigned int own) {
+    const unsigned int element = sizeof(T) == 4 ? ~0u : 0xffffu << place % 2 * 16;
+#pragma unroll
+    for (unsigned int i = 0; i < Kept::kWords; ++i) {
+      const unsigned int mask = place / Kept::kPerWord == i ? element : 0u;
+      vector.words[i] = (vector.words[i] & ~mask) | (own & mask);
+    }
   }
 
   __device__ void write(const Span& cut, int v, const Kept& values, const Result& result) const {
@@ -249,8 +284,8 @@ struct CrossEntropy : Logits<T, Plan> {
         if constexpr (kSmoothed) add_logits(state, cut, k * P::kLanes + lane, logits);
       }
       const Result result =
-          this->result(state, early, largest, state.sum.first + state.sum.second,
-                       state.total.first + state.total.second, reduction);
+          this->result(state, early, largest, state.sum.first + state.sum.second, state.total,
+                       reduction);
 #pragma unroll
       for (int k = 0; k < P::kVectors; ++k) {
         write_vector(cut, k * P::kLanes + lane, exponentials[k], result);
@@ -284,7 +319,9 @@ struct CrossEntropyBackward : Logits<T, Plan> {
       : Base(base), dloss(dloss), lse(lse), dx(dx) {}
 
   // There is nothing to read before the row is written.
-  __device__ Span cut(long long n) const { return {this->none(), this->whole(n)}; }
+  __device__ Span cut(long long n) const {
+    return {{this->none(), this->whole(n)}, this->x + n * this->columns};
+  }
   __device__ Early early(long long n) const {
     if (n >= this->rows) return {kIgnored, 0.0f, 0.0f};
     return {this->target_of(n), ::load<Reuse::kNever, 1>(dloss + n)[0],
@@ -292,7 +329,7 @@ struct CrossEntropyBackward : Logits<T, Plan> {
   }
   template <Reuse kReuse>
   __device__ Loaded load(const Span& cut, int v) const {
-    return cut.written.template load<Reuse::kNever>(this->x, v);
+    return this->template load_from<Reuse::kNever>(cut.x, cut.written, v, Kept::zeros());
   }
   __device__ Kept again(const Span& cut, int v) const { return load<Reuse::kNever>(cut, v); }
   __device__ State begin(const Early&) const { return {}; }
@@ -306,15 +343,25 @@ struct CrossEntropyBackward : Logits<T, Plan> {
   __device__ void write(const Span& cut, int v, const Kept& values, const Result& result) const {
     const int target = this->column_of(result.target);
     const unsigned int place = this->place(cut.written, v, target);
-    const bool ignored = result.target == kIgnored;
     const float dloss = target < 0 ? not_a_number() : result.dloss;
-    float out[kWidth];
+    Pair out[kWidth / 2];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      out[i] = this->gradient(exp_fast(values[i] - result.lse), place == i, dloss);
-      if (ignored) out[i] = 0.0f;
+    for (int i = 0; i < kWidth / 2; ++i) {
+      out[i] = exp2_fast((pair_at(values, 2 * i) - result.lse) * kLog2E) - this->share();
     }
-    cut.written.template store<kStores>(dx, v, Kept::rounded(out));
+    if (place < kWidth) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if (place == i) (i % 2 ? out[i / 2].second : out[i / 2].first) -= 1.0f - this->smoothing;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kWidth / 2; ++i) out[i] = out[i] * dloss;
+    Kept gradient = rounded<T, kWidth>(out);
+    const unsigned int kept = result.target == kIgnored ? 0u : ~0u;
+#pragma unroll
+    for (int i = 0; i < Kept::kWords; ++i) gradient.words[i] &= kept;
+    cut.written.template store<kStores>(dx, v, gradient);
   }
   __device__ void finish(long long, const Result&) const {}
 

@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(Plan::kThreads, Plan::kBlocks)
     cross_entropy_steps(const T* x, const long long* target, const float* dloss, float* loss,
                         float* lse, T* dx, long long rows, int columns, int shift,
                         float per_class, float smoothing) {
-  const CrossEntropy<T, Plan, kSmoothed, kGradient, kStores> body(
+  const CrossEntropy<T, Plan, kSmoothed, kGradient, kStores, !kStaged> body(
       {{}, rows, columns, shift, per_class, smoothing, x, target}, dloss, loss, lse, dx);
   rows_in_steps<Plan, kStaged>(body);
 }
