@@ -36,6 +36,7 @@ from .identity import (
 )
 from .judge import DECIDED, THRESHOLD, Compared, Pair, judged
 from .loading import frame
+from .statistics import ENOUGH
 from .verdict import sound
 
 GOOD, WORSE, NOT_COMPARABLE, INCONCLUSIVE = 0, 1, 3, 5
@@ -62,6 +63,13 @@ class Comparison:
         """Whether devices differ and each is held to its own ceilings."""
         return bool(self.differences) and not self.other_device
 
+    @property
+    def _remedy(self) -> str:
+        """What would decide more, where a case was measured in few processes."""
+        fewest = (min(row.base_processes, row.current_processes) for row in self.rows)
+        few = any(0 < processes < ENOUGH for processes in fewest)
+        return f"; runs with --processes {ENOUGH} tell more apart" if few else ""
+
     def exit_code(self, strict: bool = False, allow_missing: bool = False) -> tuple[int, str]:
         """(code, why) as the table of exit codes has it."""
         count = Counter(row.verdict for row in self.rows)
@@ -86,12 +94,12 @@ class Comparison:
             (
                 2 * decided < comparable,
                 INCONCLUSIVE,
-                f"inconclusive: {decided} of {comparable} cases are decided",
+                f"inconclusive: {decided} of {comparable} cases are decided{self._remedy}",
             ),
             (
                 strict and count["ambiguous"],
                 INCONCLUSIVE,
-                f"inconclusive: {count['ambiguous']} cases are ambiguous",
+                f"inconclusive: {count['ambiguous']} cases are ambiguous{self._remedy}",
             ),
         )
         for applies, code, why in rules:

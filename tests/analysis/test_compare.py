@@ -75,7 +75,9 @@ def test_a_change_inside_the_noise_is_ambiguous_not_slower() -> None:
     noisy = processes([0.001, 0.0013, 0.0009])
     found = against(noisy, processes([0.0012, 0.0014, 0.001]))
     assert verdicts(found) == {"copy": "ambiguous"}
-    assert found.exit_code()[0] == 5
+    code, why = found.exit_code()
+    assert code == 5
+    assert why.endswith("0 of 1 cases are decided; runs with --processes 6 tell more apart")
     assert found.rows[0].smallest is not None
     assert found.rows[0].smallest > 0.3
 
