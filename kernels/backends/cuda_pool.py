@@ -37,7 +37,7 @@ class Problem:
     """One direction of a pooling. Lengths in elements.
 
     itemsize: bytes of an element; window_bytes: of what backward reads of a window.
-    sums: windows are summed plane by plane, too.
+    sums: windows are summed plane by plane, too. inputs: backward reads x, too.
     """
 
     forward: bool
@@ -52,6 +52,12 @@ class Problem:
     itemsize: int
     window_bytes: int
     sums: bool = False
+    inputs: bool = False
+
+    @property
+    def walks(self) -> bool:
+        """Whether threads of tiles walk down cells of dx."""
+        return not self.forward and self.kernel <= _LONGEST_UNROLLED
 
     @property
     def rows(self) -> int:
@@ -62,7 +68,8 @@ class Problem:
 @dataclass(frozen=True)
 class Plan:
     """What a kernel is given: vectors of `bytes`, planes in `bands` of `band_rows`, `lanes` threads
-    in a row, and for tiles `together` planes a block."""
+    in a row, and for tiles `together` planes a block. staged, gathered: what is read and what is
+    written lies in shared memory."""
 
     strips: bool
     bytes: int
@@ -72,6 +79,7 @@ class Plan:
     blocks: int
     together: int = 1
     staged: bool = True
+    gathered: bool = False
     shared_bytes: int = 0
 
     @property
@@ -113,49 +121,63 @@ def tile_plan(problem: Problem, target: Target) -> Plan:
     """Whole planes where they fit a third of a multiprocessor's shared memory, else bands."""
     width = vector_bytes(target)
     rows = problem.out_height if problem.forward else problem.height
-    columns = problem.out_width if problem.forward else problem.width
-    staged_rows = problem.height if problem.forward else problem.out_height
-    row_bytes = (
-        problem.width * problem.itemsize
-        if problem.forward
-        else problem.out_width * problem.window_bytes
-    )
-    padding = 4 * width
-    fair = target.shared_per_multiprocessor // 3 - _RESERVED - padding
+    lanes = min(_WARP, 1 << (_across(problem) - 1).bit_length())
+    padding = (6 + 2 * problem.inputs if problem.walks else 4) * width
     most = target.shared_per_block - _RESERVED - padding
-    lanes = min(_WARP, 1 << (columns - 1).bit_length())
-    together, band_rows, taken = 1, rows, staged_rows
-    if staged_rows * row_bytes <= min(fair, most):
-        together = max(1, _TILE // (staged_rows * row_bytes))
-        together = min(together, max(1, problem.planes // (4 * target.multiprocessors)))
+    fair = min(most, target.shared_per_multiprocessor // 3 - _RESERVED - padding)
+    for gathered in (True, False) if problem.walks else (False,):
+        plane = _held(problem, rows, gathered)
+        if plane <= fair:
+            together = max(1, _TILE // plane)
+            together = min(together, max(1, problem.planes // (4 * target.multiprocessors)))
+            blocks = blocks_for(problem.planes, together)
+            shared = together * plane + padding
+            return Plan(False, width, 1, rows, lanes, blocks, together, True, gathered, shared)
+        fitting = [_band(problem, fair, gathered), _band(problem, most, gathered)]
+        shortest = _SHORTEST_BAND if gathered else 1
+        band_rows = next((min(n, rows) for n in fitting if n >= shortest), 0)
+        if band_rows:
+            bands = -(-rows // band_rows)
+            blocks = blocks_for(problem.planes * bands, 1)
+            shared = _held(problem, band_rows, gathered) + padding
+            return Plan(False, width, bands, band_rows, lanes, blocks, 1, True, gathered, shared)
+    bands = -(-rows // _SHORTEST_BAND)
+    blocks = blocks_for(problem.planes * bands, 1)
+    return Plan(False, width, bands, _SHORTEST_BAND, lanes, blocks, staged=False)
+
+
+def _across(problem: Problem) -> int:
+    """Windows of a row, or cells."""
+    if problem.forward or not problem.walks:
+        return problem.out_width if problem.forward else problem.width
+    return (problem.width - 1 + problem.padding) // problem.stride + 1
+
+
+def _row_bytes(problem: Problem, gathered: bool) -> tuple[int, int]:
+    """Bytes of shared memory of a row that is read, and of one that is written."""
+    row = problem.width * problem.itemsize
+    if problem.forward:
+        return row, 0
+    return problem.out_width * problem.window_bytes, gathered * (1 + problem.inputs) * row
+
+
+def _held(problem: Problem, rows: int, gathered: bool) -> int:
+    """Bytes of shared memory of so many written rows, at most."""
+    read, written = _row_bytes(problem, gathered)
+    if problem.forward:
+        held = min((rows - 1) * problem.stride + problem.kernel, problem.height)
     else:
-        band_rows = max(_band(problem, min(fair, most) // row_bytes), 0) or _band(
-            problem, most // row_bytes
-        )
-        if band_rows < 1:
-            blocks = blocks_for(problem.planes * -(-rows // _SHORTEST_BAND), 1)
-            bands = -(-rows // _SHORTEST_BAND)
-            return Plan(False, width, bands, _SHORTEST_BAND, lanes, blocks, staged=False)
-        band_rows = min(band_rows, rows)
-        taken = _staged(problem, band_rows)
-    bands = -(-rows // band_rows)
-    blocks = blocks_for(-(-problem.planes // together) * bands, 1)
-    shared = together * taken * row_bytes + padding
-    return Plan(False, width, bands, band_rows, lanes, blocks, together, True, shared)
+        held = min((rows + problem.kernel - 2) // problem.stride + 1, problem.out_height)
+    return held * read + rows * written
 
 
-def _staged(problem: Problem, band_rows: int) -> int:
-    """Rows that a band of `band_rows` written rows holds in shared memory, at most."""
+def _band(problem: Problem, most: int, gathered: bool) -> int:
+    """The longest band that takes at most so many bytes; below 1 where there is none."""
+    read, written = _row_bytes(problem, gathered)
     if problem.forward:
-        return min((band_rows - 1) * problem.stride + problem.kernel, problem.height)
-    return min((band_rows + problem.kernel - 2) // problem.stride + 1, problem.out_height)
-
-
-def _band(problem: Problem, rows: int) -> int:
-    """The longest band that holds at most `rows` rows; below 1 where there is none."""
-    if problem.forward:
-        return (rows - problem.kernel) // problem.stride + 1 if rows >= problem.kernel else 0
-    return rows * problem.stride - problem.kernel + 1
+        return (most // read - problem.kernel) // problem.stride + 1
+    fixed = (problem.kernel - 2 + problem.stride) * read
+    return (most * problem.stride - fixed) // (read + written * problem.stride)
 
 
 def plan_of(problem: Problem, target: Target) -> Plan:
@@ -185,7 +207,8 @@ def prepare_pool(
     Raises CannotPrepare where it does not compile or no grid is large enough.
     """
     windows = next(t for t in spec.io.operands.values() if t.name in {"y", "dy"})
-    problem = _problem(direction, spec, moved, windows, sums is not None)
+    inputs = any(t.shape == moved.shape for t in declared)
+    problem = _problem(direction, spec, moved, windows, sums is not None, inputs)
     plan = plan_of(problem, spec.target)
     channels = moved.shape[1]
     if problem.planes >= 2**31 and any(len(t.shape) < 4 for t in spec.io.operands.values()):
@@ -230,7 +253,9 @@ def _add_up(
     return kernel.bind(stream, geometry, arguments)
 
 
-def _problem(direction: str, spec: Spec, moved: Tensor, windows: Tensor, sums: bool) -> Problem:
+def _problem(
+    direction: str, spec: Spec, moved: Tensor, windows: Tensor, sums: bool, inputs: bool
+) -> Problem:
     images, channels, height, width = moved.shape
     *_, out_height, out_width = windows.shape
     read = [t for t in spec.io.reads if t.shape == windows.shape]
@@ -247,6 +272,7 @@ def _problem(direction: str, spec: Spec, moved: Tensor, windows: Tensor, sums: b
         itemsize=spec.dtype.bits // 8,
         window_bytes=sum(t.dtype.bits // 8 for t in read),
         sums=sums,
+        inputs=inputs,
     )
 
 
@@ -260,7 +286,8 @@ def _kernel_name(
     extra: Sequence[numpy.generic],
 ) -> str:
     schedule = "strips" if plan.strips else "tiles"
-    staged = [] if plan.strips else [str(plan.staged).lower()]
+    flags = [plan.staged] if problem.forward else [plan.staged, plan.gathered]
+    staged = [] if plan.strips else [str(flag).lower() for flag in flags]
     types = [*pointers(spec, passed), *("int" for _ in extra)]
     window = [plan.bytes, problem.kernel, problem.stride]
     shape = [*window, reuse(spec), plan.threads, *staged, *types]

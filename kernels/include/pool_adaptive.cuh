@@ -3,8 +3,8 @@
 //
 // 1. A thread per element works out its windows: divisions, two loops of few turns and a
 //    reciprocal, for two bytes.
-// 2. A thread walks down a column. Which windows there are is known when this is compiled: lengths of
-//    windows are constants, and rows are unrolled where a plane has few of them. A row that two
+// 2. A thread walks down a column. Which windows there are is known when this is compiled: lengths
+//    of windows are constants, and rows are unrolled where a plane has few of them. A row that two
 //    windows share is added up once; backward, rows of the same windows are one value.
 // 3. Rows of whole vectors are written by vectors of columns. Others are gathered in shared memory
 //    and written as one aligned run.
@@ -50,44 +50,6 @@ struct EvenAxis {
 
 __host__ __device__ constexpr int unrolled(int turns) { return turns <= 16 ? turns : 4; }
 
-// What a block writes of a tensor: in shared memory first, or where it belongs.
-template <typename T, int kBytes, bool kGathered, Reuse kStores, int kThreads>
-struct Written {
-  static constexpr int kWidth = elements_in<T, kBytes>();
-  T* to;  // vector 0
-  Cut<T, kBytes, kThreads> cut;
-  T* gathered;
-  T* first;  // element of the block
-
-  __device__ Written(T* p, long long start, int length, unsigned char* shared)
-      : to(p + start), cut(p, start, length), gathered(reinterpret_cast<T*>(shared)), first(to) {
-    to -= cut.lead;
-    if constexpr (kGathered) first = gathered + cut.lead;
-  }
-
-  // `at`: an element that lies behind `first`.
-  template <int N>
-  static __device__ void put(T* at, const Vector<T, N>& values) {
-    if constexpr (kGathered) {
-      *at = values[0];
-    } else {
-      store<kStores>(at, values);
-    }
-  }
-  // Once all of the block has put its elements.
-  __device__ void finish() const {
-    if constexpr (kGathered) {
-      __syncthreads();
-      const Packed<T, kWidth>* const vectors = reinterpret_cast<const Packed<T, kWidth>*>(gathered);
-#pragma unroll 2
-      for (int v = cut.first + threadIdx.x; v < cut.end; v += kThreads) {
-        store<kStores>(to + static_cast<long long>(v) * kWidth, vectors[v].vector());
-      }
-      cut.edges([&](int i) { store<kStores>(to + i, Vector<T, 1>{{gathered[i]}}); });
-    }
-  }
-};
-
 // Pieces of a tile that threads walk down: `across` of them beside each other, so many below each
 // other that every thread has one.
 struct Pieces {
@@ -102,6 +64,8 @@ struct Pieces {
 // On a multiprocessor at least. Vectors of gradients take more registers.
 constexpr int kBlocksOfAdaptive = 4, kBlocksOfVectors = 2;
 
+constexpr int kMostUnrolled = 160;  // elements of a window
+
 // kWhole: blocks have whole planes, and a thread the whole column of one: rows are unrolled.
 template <typename T, class Rows, class Columns, int kBytes, Reuse kStores, int kThreads,
           bool kStaged, bool kGathered, bool kWhole>
@@ -109,7 +73,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAdaptive)
     adaptive_means(const T* x, T* y, long long planes, int bands, int band_rows, int together) {
   constexpr int kHeight = Rows::kLength, kWidth = Columns::kLength;
   constexpr int kOutHeight = Rows::kWindows, kOutWidth = Columns::kWindows;
-  constexpr int kRows = kWhole ? kOutHeight : 1, kOfWindow = kWhole ? Rows::kLongest : 1;
+  constexpr bool kSmall = Rows::kShortest * Columns::kShortest <= kMostUnrolled;
+  constexpr int kRows = kWhole ? kOutHeight : 1, kOfWindow = kSmall ? Rows::kShortest : 1;
   constexpr int kBeside = unrolled(Columns::kShortest);
   const Tile tile(planes, bands, band_rows, together, kOutHeight);
   const int top = bands == 1 ? 0 : Rows::begin(tile.row);
@@ -149,19 +114,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfAdaptive)
     int before = -1;  // the row that gave it
 #pragma unroll kRows
     for (int o = first; o < last; ++o) {
-      float sum = 0.0f;
-      int row = Rows::begin(o);
-      const int below = Rows::end(o);
-      if (row == before) {
-        sum += value;
-        ++row;
-      }
+      const int begin = Rows::begin(o);
+      if (begin != before) value = across(begin);
+      float sum = 0.0f + value;
 #pragma unroll kOfWindow
-      for (; row < below; ++row) {
+      for (int row = begin + 1; row < begin + Rows::kShortest; ++row) {
         value = across(row);
         sum += value;
       }
-      before = below - 1;
+      if (Rows::longest(o)) {
+        value = across(begin + Rows::kShortest);
+        sum += value;
+      }
+      before = Rows::end(o) - 1;
       Out::put(to, Vector<T, 1>{{from_float<T>(sum * (weight * Rows::weight(o)))}});
       to += kOutWidth;
     }

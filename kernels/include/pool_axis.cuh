@@ -12,6 +12,8 @@ struct FixedAxis {
   // May lie outside of the axis.
   __device__ int begin(int window) const { return window * kStride - padding; }
   __device__ int end(int window) const { return begin(window) + kKernel; }
+  // The last window that would have the element, were kernels as long as that.
+  __device__ int cell(int element) const { return (element + padding) / kStride; }
   // Windows [first, after) have the element.
   __device__ int first(int element) const {
     const int at = element + padding;

@@ -102,3 +102,46 @@ struct Run {
     return there ? load<Reuse::kNever, 1>(row + i)[0] : T();
   }
 };
+
+// What a block writes of a tensor: in shared memory first, or where it belongs.
+template <typename T, int kBytes, bool kGathered, Reuse kStores, int kThreads>
+struct Written {
+  static constexpr int kWidth = elements_in<T, kBytes>();
+  T* to;  // vector 0
+  Cut<T, kBytes, kThreads> cut;
+  T* gathered;
+  T* first;  // element of the block
+
+  // Bytes of shared memory that so many elements take.
+  static __device__ int taken(int length) {
+    return kGathered ? Run<T, kBytes, true, kThreads>::taken(length) : 0;
+  }
+
+  __device__ Written(T* p, long long start, int length, unsigned char* shared)
+      : to(p + start), cut(p, start, length), gathered(reinterpret_cast<T*>(shared)), first(to) {
+    to -= cut.lead;
+    if constexpr (kGathered) first = gathered + cut.lead;
+  }
+
+  // `at`: an element that lies behind `first`.
+  template <int N>
+  static __device__ void put(T* at, const Vector<T, N>& values) {
+    if constexpr (kGathered) {
+      *at = values[0];
+    } else {
+      store<kStores>(at, values);
+    }
+  }
+  // Once all of the block has put its elements.
+  __device__ void finish() const {
+    if constexpr (kGathered) {
+      __syncthreads();
+      const Packed<T, kWidth>* const vectors = reinterpret_cast<const Packed<T, kWidth>*>(gathered);
+#pragma unroll 2
+      for (int v = cut.first + threadIdx.x; v < cut.end; v += kThreads) {
+        store<kStores>(to + static_cast<long long>(v) * kWidth, vectors[v].vector());
+      }
+      cut.edges([&](int i) { store<kStores>(to + i, Vector<T, 1>{{gathered[i]}}); });
+    }
+  }
+};

@@ -19,7 +19,7 @@
 //   below(window)               the one that the next lane has
 //   add(sum, window, place, weight)   to the gradient of the element at `place` of a window of
 //                               1 / weight elements
-//   Staged                      the same windows, in shared memory
+//   Staged; taken(length)       the same windows, in shared memory, of which they take so many bytes
 //   kInput                      dx is the sum times x, an operand of dx's shape
 //   kSums                       `counted(window)` is summed as well: write(plane, band, bands, sum)
 #pragma once
@@ -198,6 +198,7 @@ struct MaxGradient {
   struct Staged {
     Run dy;
     Places offset;
+    static __device__ int taken(int length) { return Run::taken(length) + Places::taken(length); }
     __device__ Staged(const MaxGradient& own, long long start, int length, unsigned char* shared)
         : dy(own.dy, start, length, shared),
           offset(own.offset, start, length, shared + Run::taken(length)) {}
@@ -259,6 +260,7 @@ struct MeanGradient {
   template <class Run, class>
   struct Staged {
     Run dy;
+    static __device__ int taken(int length) { return Run::taken(length); }
     __device__ Staged(const MeanGradient& own, long long start, int length, unsigned char* shared)
         : dy(own.dy, start, length, shared) {}
     __device__ Window operator()(long long p) const { return {to_float(dy[p])}; }
@@ -304,6 +306,7 @@ struct Norm2Gradient {
   template <class Run, class>
   struct Staged {
     Run dy, y;
+    static __device__ int taken(int length) { return 2 * Run::taken(length); }
     __device__ Staged(const Norm2Gradient& own, long long start, int length, unsigned char* shared)
         : dy(own.dy, start, length, shared),
           y(own.y, start, length, shared + Run::taken(length)) {}

@@ -11,13 +11,16 @@
 #include "pool_planes.cuh"
 #include "pool_walk.cuh"
 
-// Which of the rows of a tile a thread walks down: so many that every thread has some.
+// Which of the rows of a plane a thread walks down: pieces of them, so that every group of threads
+// has one.
 struct Walked {
   int each, pieces;
 
-  __device__ Walked(const Tile& tile, int groups)
-      : each((tile.planes * tile.rows + groups - 1) / groups),
-        pieces((tile.rows + each - 1) / max(each, 1)) {}
+  __device__ Walked(int planes, int rows, int groups) {
+    const int wanted = max(groups / max(planes, 1), 1);
+    each = (rows + wanted - 1) / wanted;
+    pieces = (rows + each - 1) / max(each, 1);
+  }
 };
 
 constexpr int kLongestWalked = 4;  // kernels: they are unrolled
@@ -60,7 +63,7 @@ struct ForwardTile {
                               const Tile& tile, int top, const Axis& rows, const Axis& columns,
                               int lanes) {
     using Read = Windows<Rule, 1>;
-    const Walked walked(tile, kThreads / lanes);
+    const Walked walked(tile.planes, tile.rows, kThreads / lanes);
     for (int n = threadIdx.x / lanes; n < tile.planes * walked.pieces; n += kThreads / lanes) {
       const int plane = n / walked.pieces;
       const int first = tile.row + n % walked.pieces * walked.each;
@@ -151,12 +154,16 @@ struct ForwardTile {
   }
 };
 
-template <class Rule, class Axis, int kBytes, bool kStaged, Reuse kStores, int kThreads>
+// kGathered: results lie in shared memory before they are written, and x before it is multiplied by.
+template <class Rule, class Axis, int kBytes, bool kStaged, bool kGathered, Reuse kStores,
+          int kThreads>
 struct BackwardTile {
   using T = typename Rule::T;
   template <typename U>
   using RunOf = Run<U, kBytes, kStaged, kThreads>;
   using Staged = typename Rule::template Staged<RunOf<T>, RunOf<unsigned char>>;
+  using Inputs = Run<T, kBytes, kGathered, kThreads>;
+  using Out = Written<T, kBytes, kGathered, kStores, kThreads>;
 
   static __device__ void run(const Rule& rule, T* dx, const Planes& planes, const Axis& rows,
                              const Axis& columns, int together, int lanes) {
@@ -166,82 +173,121 @@ struct BackwardTile {
     const int end = whole ? planes.out_height : rows.after(tile.row + tile.rows - 1);
     const long long start = (tile.first * planes.out_height + top) * planes.out_width;
     const int length = kStaged ? tile.planes * max(end - top, 0) * planes.out_width : 0;
-    const Staged windows(rule, start, length, dynamic_shared<unsigned char>());
-    __syncthreads();
+    unsigned char* shared = dynamic_shared<unsigned char>();
+    const Staged windows(rule, start, length, shared);
 
     if constexpr (Axis::kKernel <= kLongestWalked) {
-      if (top < end) walk(rule, windows, dx, planes, tile, top, end - 1, rows, columns, lanes);
+      const long long to = (tile.first * planes.height + tile.row) * planes.width;
+      const int results = tile.planes * tile.rows * planes.width;
+      shared += Staged::taken(length);
+      const Out out(dx, to, results, shared);
+      if constexpr (Rule::kInput) {
+        const Inputs x(rule.x, to, results, shared + Out::taken(results));
+        __syncthreads();
+        walk(windows, x, out, planes, tile, top, end - 1, rows, columns, lanes);
+      } else {
+        __syncthreads();
+        const int none = 0;
+        walk(windows, none, out, planes, tile, top, end - 1, rows, columns, lanes);
+      }
+      out.finish();
     } else {
+      __syncthreads();
       every(rule, windows, dx, planes, tile, top, rows, columns, lanes);
     }
     if constexpr (Rule::kSums) write_totals(rule, windows, planes, rows, tile, top);
   }
 
-  // A column of dx is in kMost windows of a row, if that many: `place` is its column in each. A
-  // thread walks down by steps of kStride rows, which the same rows of windows have: those from `top`
-  // to `last` are at hand.
-  static __device__ void walk(const Rule& rule, const Staged& windows, T* dx, const Planes& planes,
-                              const Tile& tile, int top, int last, const Axis& rows,
-                              const Axis& columns, int lanes) {
+  // A cell is what kStride rows and columns of dx have, all of it in windows of kMost rows and
+  // columns, at places that are constants. A thread walks down a column of cells; windows of rows
+  // `top` to `last` are at hand.
+  template <class X>
+  static __device__ void walk(const Staged& windows, const X& x, const Out& out,
+                              const Planes& planes, const Tile& tile, int top, int last,
+                              const Axis& rows, const Axis& columns, int lanes) {
     constexpr int kKernel = Axis::kKernel, kStride = Axis::kStride;
     constexpr int kMost = (kKernel + kStride - 1) / kStride;
     struct Across {
       typename Rule::Window of[kMost];
     };
-    const Walked walked(tile, kThreads / lanes);
+    const int across = columns.cell(planes.width - 1) + 1;
+    const int highest = rows.cell(tile.row);
+    const int cells = rows.cell(tile.row + tile.rows - 1) - highest + 1;
+    const Walked walked(tile.planes, cells, kThreads / lanes);
     for (int n = threadIdx.x / lanes; n < tile.planes * walked.pieces; n += kThreads / lanes) {
       const int plane = n / walked.pieces;
-      const int first = tile.row + n % walked.pieces * walked.each;
-      const int end = min(first + walked.each, tile.row + tile.rows);
-      const long long origin = static_cast<long long>(plane) * planes.out_height - top;
-      const long long to = (tile.first + plane) * planes.height * planes.width;
-      const int before = -rows.begin(0);  // rows of padding
-      for (int column = threadIdx.x % lanes; column < planes.width; column += lanes) {
-        const int right = (column - columns.begin(0)) / kStride;  // the last window that has it
-        const int place = column - columns.begin(right);
-        const auto read = [&](int row) {
-          const int held = min(max(row, top), last);
-          const long long p = (origin + held) * planes.out_width;
+      const int first = highest + n % walked.pieces * walked.each;
+      const int end = min(first + walked.each, highest + cells);
+      for (int right = threadIdx.x % lanes; right < across; right += lanes) {
+        const int column = columns.begin(right);
+        bool there[kMost];
+#pragma unroll
+        for (int e = 0; e < kMost; ++e) {
+          there[e] = right >= e && right - e < planes.out_width;
+        }
+        bool inside[kStride];
+#pragma unroll
+        for (int k = 0; k < kStride; ++k) {
+          inside[k] = column + k >= 0 && column + k < planes.width;
+        }
+        const auto read = [&](bool held, long long p) {
           Across across;
 #pragma unroll
           for (int e = 0; e < kMost; ++e) {
-            const int window = min(max(right - e, 0), planes.out_width - 1);
-            const bool there = window == right - e && place + e * kStride < kKernel;
-            const typename Rule::Window of = windows(p + window);
-            across.of[e] = there && row == held ? of : Rule::nothing();
+            across.of[e] = held && there[e] ? windows(p - e) : Rule::nothing();
           }
           return across;
         };
+        const unsigned int held = last - top + 1;
+        const auto at_hand = [&](int m) { return static_cast<unsigned int>(m - top) < held; };
+        long long p = (static_cast<long long>(plane) * planes.out_height + first - top) *
+                          planes.out_width + right;
         Across near[kMost];  // windows of rows m, m - 1, ...
-        const int from = (first + before) / kStride;
 #pragma unroll
-        for (int d = 1; d < kMost; ++d) near[d] = read(from - d);
-        long long p = to + static_cast<long long>(first) * planes.width + column;
-        for (int m = from; m * kStride - before < end; ++m) {
-          near[0] = read(m);
+        for (int d = 1; d < kMost; ++d) {
+          near[d] = read(at_hand(first - d), p - d * planes.out_width);
+        }
+        int row = rows.begin(first) - tile.row;  // of the tile
+        long long to = (static_cast<long long>(plane) * tile.rows + row) * planes.width + column;
+#pragma unroll 2
+        for (int m = first; m < end; ++m) {
+          near[0] = read(at_hand(m), p);
+          p += planes.out_width;
 #pragma unroll
           for (int r = 0; r < kStride; ++r) {
-            const int row = m * kStride - before + r;
-            float sum = 0.0f;
+            const bool own = static_cast<unsigned int>(row) < static_cast<unsigned int>(tile.rows);
 #pragma unroll
-            for (int d = kMost - 1; d >= 0; --d) {
-              if (r + d * kStride >= kKernel) continue;
-#pragma unroll
-              for (int e = kMost - 1; e >= 0; --e) {
-                Rule::add(sum, near[d].of[e], (r + d * kStride) * kKernel + place + e * kStride,
-                          1.0f / (kKernel * kKernel));
-              }
+            for (int k = 0; k < kStride; ++k) {
+              float sum = sum_of(near, r, k);
+              if (!own || !inside[k]) continue;
+              if constexpr (Rule::kInput) sum *= to_float(x[to + k]);
+              Out::put(out.first + to + k, Vector<T, 1>{{from_float<T>(sum)}});
             }
-            if (row < first || row >= end) continue;
-            if constexpr (Rule::kInput) sum *= to_float(load<Reuse::kNever, 1>(rule.x + p)[0]);
-            store<kStores>(dx + p, Vector<T, 1>{{from_float<T>(sum)}});
-            p += planes.width;
+            ++row;
+            to += planes.width;
           }
 #pragma unroll
           for (int d = kMost - 1; d > 0; --d) near[d] = near[d - 1];
         }
       }
     }
+  }
+
+  // Of row r and column k of a cell.
+  template <class Across, int kMost>
+  static __device__ float sum_of(const Across (&near)[kMost], int r, int k) {
+    constexpr int kKernel = Axis::kKernel, kStride = Axis::kStride;
+    float sum = 0.0f;
+#pragma unroll
+    for (int d = kMost - 1; d >= 0; --d) {
+#pragma unroll
+      for (int e = kMost - 1; e >= 0; --e) {
+        const int row = r + d * kStride, column = k + e * kStride;
+        if (row >= kKernel || column >= kKernel) continue;
+        Rule::add(sum, near[d].of[e], row * kKernel + column, 1.0f / (kKernel * kKernel));
+      }
+    }
+    return sum;
   }
 
   static __device__ void every(const Rule& rule, const Staged& windows, T* dx,
@@ -308,13 +354,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
 }
 
 template <class Rule, int kBytes, int kKernel, int kStride, Reuse kStores, int kThreads,
-          bool kStaged, typename... Operands>
+          bool kStaged, bool kGathered, typename... Operands>
 __global__ void __launch_bounds__(kThreads, kBlocksOfTiles)
     pool_backward_tiles(typename Rule::T* dx, long long planes, int height, int width,
                         int out_height, int out_width, int bands, int band_rows, int lanes,
                         int padding, int together, Operands... operands) {
   using Axis = FixedAxis<kKernel, kStride>;
-  BackwardTile<Rule, Axis, kBytes, kStaged, kStores, kThreads>::run(
+  BackwardTile<Rule, Axis, kBytes, kStaged, kGathered, kStores, kThreads>::run(
       Rule{operands...}, dx, {planes, height, width, out_height, out_width, bands, band_rows},
       {height, out_height, padding}, {width, out_width, padding}, together, lanes);
 }

@@ -32,6 +32,8 @@ WINDOWS: list[tuple[Image, tuple[int, int, int]]] = [
     ((1, 2, 20, 320), (3, 2, 1)),  # strips that cross warps
     ((1, 1, 30, 31), (15, 1, 7)),
     ((1, 2, 20, 20), (2, 3, 1)),  # a stride that leaves elements out
+    ((2, 3, 9, 11), (4, 1, 2)),  # cells of one element, in four windows a row
+    ((1, 1, 300, 261), (3, 2, 1)),  # bands of tiles
     ((1, 2, 9, 40000), (3, 2, 0)),  # rows of which a window does not fit in shared memory
 ]
 SHARED: list[tuple[Image, tuple[int, int]]] = [
@@ -55,6 +57,7 @@ FUSED: list[tuple[Image, tuple[int, int, int]]] = [
     ((1, 2, 64, 64), (3, 2, 1)),  # in bands
     ((2, 3, 5, 7), (3, 1, 0)),  # tiles
     ((2, 2, 20, 320), (3, 2, 1)),  # rows longer than a warp
+    ((1, 2, 200, 131), (3, 2, 1)),  # bands of tiles
     ((1, 2, 9, 40000), (3, 2, 1)),
 ]
 
