@@ -122,13 +122,15 @@ def prepare_adaptive(direction: str, spec: Spec, source: Path) -> Prepared:
     """
     (read,), (written,) = spec.io.reads, spec.io.writes
     forward = direction == "forward"
-    height, width = (read if forward else written).shape[2:]
-    out_height, out_width = (written if forward else read).shape[2:]
+    _, _, height, width = (read if forward else written).shape
+    _, _, out_height, out_width = (written if forward else read).shape
     if max(height, width) * max(out_height + 1, out_width + 1) >= 2**31:
         raise CannotPrepare("windows that differ are counted in 31 bits")
     planes = read.shape[0] * read.shape[1]
     item = spec.dtype.bits // 8
-    one = Evenly(forward, planes, read.shape[2:], written.shape[2:], item)
+    image, windows = (height, width), (out_height, out_width)
+    sizes_read, sizes_written = (image, windows) if forward else (windows, image)
+    one = Evenly(forward, planes, sizes_read, sizes_written, item)
     plan = even_plan(one, spec.target)
     axes = f"EvenAxis<{height}, {out_height}>, EvenAxis<{width}, {out_width}>"
     kernel_name = "adaptive_means" if forward else "adaptive_gradients"
@@ -136,17 +138,18 @@ def prepare_adaptive(direction: str, spec: Spec, source: Path) -> Prepared:
     flags = [str(flag).lower() for flag in (plan.staged, plan.gathered, plan.whole)]
     shape = ", ".join(map(str, [*sizes, reuse(spec), _THREADS, *flags]))
     (kernel,) = build(spec, source, f"{kernel_name}<{TYPES[spec.dtype.name]}, {axes}, {shape}>")
-    numbers = [numpy.int64(planes), *map(numpy.int32, (plan.bands, plan.band_rows, plan.together))]
+    counts = map(numpy.int32, (plan.bands, plan.band_rows, plan.together))
+    numbers: list[numpy.generic] = [numpy.int64(planes), *counts]
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
-        source, result = operands(tensors, (read, written))
+        given, result = operands(tensors, (read, written))
         if result.data_ptr() % (plan.columns * item):
             wanted = f"{written.name} must begin on {plan.columns * item} bytes"
             raise ValueError(f"{wanted}; copy the slice")
         if not planes:
             return lambda: None
         geometry = Geometry(plan.blocks, _THREADS, plan.shared_bytes)
-        return kernel.bind(stream, geometry, (source, result, *numbers))
+        return kernel.bind(stream, geometry, (given, result, *numbers))
 
     choice: Choice = {"bytes": plan.bytes, "columns": plan.columns, "whole": plan.whole}
     return Prepared(bind, choice=choice)

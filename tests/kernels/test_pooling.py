@@ -303,6 +303,15 @@ def test_vectors_of_channels_that_begin_elsewhere_are_refused(libraries: Librari
         bound(spec, EmulatorToolchain(libraries), {"x": x}, {"x": 1})
 
 
+def test_rows_of_whole_vectors_that_begin_elsewhere_are_refused(libraries: Libraries) -> None:
+    shape, (out_height, out_width) = SHARED[-1]
+    dims = dims_of(shape, {"out_height": out_height, "out_width": out_width})
+    spec = spec_of("adaptive_avg_pool2d", "backward", dims, float32)
+    dy = torch.zeros(*shape[:2], out_height, out_width)
+    with pytest.raises(ValueError, match="dx must begin on 16 bytes"):
+        bound(spec, EmulatorToolchain(libraries), {"dy": dy}, {"dx": 1})
+
+
 @pytest.mark.parametrize(("name", "most"), [("avg_pool2d_nhwc", 1.4), ("max_pool2d_nhwc", 1.4)])
 def test_windows_of_a_block_share_what_they_load(
     libraries: Libraries, name: str, most: float
