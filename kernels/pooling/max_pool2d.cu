@@ -18,4 +18,6 @@
 // 1. Scatter with atomics into a dx that was set to zero: two passes, and an order that changes.
 // 2. Gather: an element of dx adds the windows that point to it, at most (kernel / stride)^2 of
 //    them, in order: one pass, the same bits every time.
+// 3. In tiles a thread has a cell of stride x stride elements, whose places in windows are constants;
+//    cells are gathered in shared memory and written as one aligned run.
 #include "pool_tile.cuh"
