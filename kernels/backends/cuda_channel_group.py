@@ -49,6 +49,12 @@ def prepare_group_norm(direction: str, spec: Spec, source: Path) -> Prepared:
     return (_forward if direction == "forward" else _backward)(spec, source, *extents)
 
 
+def quotient_by(divisor: int) -> Extents:
+    """(multiplier, bits): n * multiplier >> bits is n // divisor, for every n below 2^31."""
+    bits = 31 + (divisor - 1).bit_length()
+    return numpy.uint32(-(-(1 << bits) // divisor)), numpy.int32(bits)
+
+
 def _forward(
     spec: Spec, source: Path, images: int, groups: int, group_channels: int, pixels: int
 ) -> Prepared:
@@ -61,8 +67,10 @@ def _forward(
     if path != "registers":
         kernel += "_steps"
         named.append(str(path == "shared").lower())
-    (built,) = build(spec, source, f"{kernel}<{', '.join(named)}>")
     slabs = images * groups
+    if slabs >= 2**31:
+        raise CannotPrepare("there are fewer than 2^31 groups of samples")
+    (built,) = build(spec, source, f"{kernel}<{', '.join(named)}>")
     geometry = Geometry(grid(slabs, plan, spec.target), plan.threads, plan.shared_bytes)
 
     def bind(tensors: Tensors, stream: Any) -> Launch:
@@ -76,6 +84,8 @@ def _forward(
             numpy.float32(1 / elements),
             numpy.float32(EPS),
             *map(numpy.int32, (groups, group_channels, pixels)),
+            *quotient_by(groups),
+            *quotient_by(pixels),
         )
         return built.bind(stream, geometry, (*data, *sizes))
 

@@ -21,7 +21,9 @@ struct Pieces {
   int pixels;
   int shift;
 
-  __device__ Segment segment(int k) const { return Segment(start[k], there[k] ? pixels : 0, shift); }
+  __device__ Segment segment(int k) const {
+    return Segment(start[k], there[k] ? pixels : 0, shift);
+  }
   __device__ bool holds(int k, int i) const { return segment(k).holds(vector[k], i); }
 
   template <Reuse kReuse>

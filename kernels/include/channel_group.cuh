@@ -18,6 +18,16 @@
 // What belongs to one channel: a slab, every vector, or nothing longer than an element.
 enum class OneChannel { kSlab, kVector, kElement };
 
+// Quotients by one divisor, of what is below 2^31: a product without its lowest bits (`quotient_by`
+// in backends/cuda_channel_group.py).
+struct Quotient {
+  unsigned int multiplier;
+  int bits;
+  __device__ int of(int dividend) const {
+    return static_cast<int>(static_cast<unsigned long long>(dividend) * multiplier >> bits);
+  }
+};
+
 template <typename T, class Plan, Reuse kStores, OneChannel kOne>
 struct GroupNormForward : LayerNormForward<T, Plan, kStores> {
   using Norm = LayerNormForward<T, Plan, kStores>;
@@ -26,6 +36,7 @@ struct GroupNormForward : LayerNormForward<T, Plan, kStores> {
   using typename Norm::State;
   using Norm::kWidth;
   int groups, group_channels, pixels;
+  Quotient by_groups, by_pixels;
 
   struct Result {
     float mean, rstd;
@@ -35,7 +46,8 @@ struct GroupNormForward : LayerNormForward<T, Plan, kStores> {
   };
 
   __device__ int early(long long n) const {
-    return static_cast<int>(n % groups) * group_channels;
+    const int slab = n < this->rows ? static_cast<int>(n) : 0;
+    return (slab - by_groups.of(slab) * groups) * group_channels;
   }
   template <class Reduction>
   __device__ Result reduce(const State& state, int channel, Reduction& reduction) const {
@@ -51,23 +63,33 @@ struct GroupNormForward : LayerNormForward<T, Plan, kStores> {
   }
 
   __device__ void write(const Span& cut, int v, const Kept& values, const Result& result) const {
-    const int column = max(cut.written.column(v), 0);
+    int column = cut.written.column(v);
+    if constexpr (Plan::kRagged) column = max(column, 0);
     if (column >= cut.written.columns) return;
     float scale = result.scale, shift = result.shift;
     int plane = 0, end = 0;  // of the plane, counted from the vector
     if constexpr (kOne != OneChannel::kSlab) {
-      plane = column / pixels;
+      plane = by_pixels.of(column);
       end = (plane + 1) * pixels - cut.written.column(v);
       enter(result, plane, scale, shift);
     }
     float out[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      if (kOne == OneChannel::kElement && i == end) {
-        end += pixels;
-        if (++plane < group_channels) enter(result, plane, scale, shift);
+    for (int i = 0; i < kWidth; i += 2) {
+      if constexpr (kOne != OneChannel::kElement) {
+        const Pair made = (pair_at(values, i) - result.mean).times_plus(scale, shift);
+        out[i] = made.first;
+        out[i + 1] = made.second;
+        continue;
       }
-      out[i] = fmaf(values[i] - result.mean, scale, shift);
+#pragma unroll
+      for (int j = i; j < i + 2; ++j) {
+        if (j == end) {
+          end += pixels;
+          if (++plane < group_channels) enter(result, plane, scale, shift);
+        }
+        out[j] = fmaf(values[j] - result.mean, scale, shift);
+      }
     }
     cut.written.template store<kStores>(this->y, v, Kept::rounded(out));
   }
@@ -78,7 +100,7 @@ struct GroupNormForward : LayerNormForward<T, Plan, kStores> {
   template <class P, class Reduction>
   __device__ void row(long long n, const Span& cut, int lane, Kept (&values)[P::kVectors],
                       int channel, Reduction& reduction) const {
-    reduce_and_write<P>(*this, n, cut, lane, values, channel, reduction);
+    reduce_and_write<P, P::kRagged>(*this, n, cut, lane, values, channel, reduction);
   }
 };
 

@@ -60,6 +60,17 @@ struct Pair {
   __device__ Pair operator-(float other) const { return *this + Pair{-other, -other}; }
 };
 
+// a * b + c, rounded once.
+__device__ inline Pair fused(const Pair& a, const Pair& b, const Pair& c) {
+#ifdef MEMBOUND_COMPUTES_PAIRS
+  unsigned long long sum;
+  asm("fma.rn.f32x2 %0, %1, %2, %3;" : "=l"(sum) : "l"(a.both()), "l"(b.both()), "l"(c.both()));
+  return Pair::of(sum);
+#else
+  return {fmaf(a.first, b.first, c.first), fmaf(a.second, b.second, c.second)};
+#endif
+}
+
 __device__ inline Pair exp2_fast(const Pair& x) {
   return {exp2_fast(x.first), exp2_fast(x.second)};
 }

@@ -42,6 +42,7 @@ template <typename T, int kWidth, bool kRagged>
 struct Row {
   using Values = Packed<T, kWidth>;
   static constexpr int kElements = kWidth;
+  static constexpr bool kWhole = !kRagged;  // vectors are there as a whole, or not
   long long start;  // of the run, in elements from base
   int columns;      // 0 where the thread has no row: then it loads zeros and stores nothing
   int lead;

@@ -127,7 +127,8 @@ __device__ void rows_in_registers(const Body& body) {
   }
 }
 
-template <class Plan, class Body, class Cut, class Early, class Reduction>
+// kHides: what the compiler has unpacked for the result is unpacked again behind it.
+template <class Plan, bool kHides = true, class Body, class Cut, class Early, class Reduction>
 __device__ void reduce_and_write(const Body& body, long long n, const Cut& cut, int lane,
                                  typename Body::Kept (&values)[Plan::kVectors], const Early& early,
                                  Reduction& reduction) {
@@ -137,7 +138,7 @@ __device__ void reduce_and_write(const Body& body, long long n, const Cut& cut, 
   const unsigned int zero = runtime_zero(result.positive());
 #pragma unroll
   for (int k = 0; k < Plan::kVectors; ++k) {
-    values[k].hide(zero);
+    if constexpr (kHides) values[k].hide(zero);
     body.write(cut, k * Plan::kLanes + lane, values[k], result);
   }
   if (lane == 0 && n < body.rows) body.finish(n, result);

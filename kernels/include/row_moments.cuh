@@ -5,84 +5,12 @@
 //   backward   dx = (g - mean(g) - xhat * mean(g * xhat)) * rstd (+ dh)     g = dy * weight
 //              dweight = sum over rows of dy * xhat      dbias = sum over rows of dy
 //
-// dh is null where kResidual is false.
-//
-// Never E[x^2] - E[x]^2: of 4096 numbers about 4096 it leaves nothing in float32. What a thread holds
-// is reduced to count, mean and squared deviations (Chan); these are merged over its steps and, in two
-// sums, over the threads of the row. Each mean is corrected by the mean of what it leaves, so that the
-// deviations of a constant row are exactly 0.
+// dh is null where kResidual is false. moments.cuh has the moments.
 #pragma once
 
 #include "column.cuh"
-#include "math.cuh"
+#include "moments.cuh"
 #include "row_map.cuh"
-
-struct Moments {
-  float count = 0.0f;
-  float mean = 0.0f;
-  float deviations = 0.0f;  // sum of squares
-
-  // Of kVectors vectors, `stride` apart, where the row has them.
-  template <class Row, int kVectors>
-  static __device__ Moments of(const Row& row, int first, int stride,
-                               const typename Row::Values (&values)[kVectors]) {
-    constexpr int kWidth = Row::kElements;
-    float sum = 0.0f;
-    int count = 0;
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      count += row.elements(first + k * stride);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum += values[k][i];  // 0 beyond the row
-    }
-    Moments moments;
-    moments.count = static_cast<float>(count);
-    const float share = reciprocal_fast(fmaxf(moments.count, 1.0f));
-    const float mean = sum * share;
-    float left = 0.0f, squares = 0.0f;
-#pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      const int v = first + k * stride;
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float deviation = row.holds(v, i) ? values[k][i] - mean : 0.0f;
-        left += deviation;
-        squares += deviation * deviation;
-      }
-    }
-    moments.mean = mean + left * share;
-    moments.deviations = not_negative(squares - left * left * share);
-    return moments;
-  }
-
-  __device__ void merge(const Moments& other) {
-    if (count == 0.0f) {
-      *this = other;
-    } else {
-      const float share = other.count * reciprocal_fast(count + other.count);
-      const float apart = other.mean - mean;
-      mean += apart * share;
-      deviations += other.deviations + apart * apart * count * share;
-      count += other.count;
-    }
-  }
-
-  // Of the whole row: mean, and mean of the squared deviations, the same in every thread.
-  template <class Reduction>
-  __device__ void over(Reduction& reduction, float inverse_columns, float& row_mean,
-                       float& variance) const {
-    const float about = reduction.template of<Sum>(count * mean) * inverse_columns;
-    const float apart = mean - about;
-    float sums[2] = {count * apart, deviations + count * apart * apart};
-    reduction.template all<Sum>(sums);
-    const float left = sums[0] * inverse_columns;
-    row_mean = about + left;
-    variance = not_negative((sums[1] - sums[0] * left) * inverse_columns);
-  }
-
-  // NaN stays, which fmaxf would turn into 0.
-  static __device__ float not_negative(float x) { return x < 0.0f ? 0.0f : x; }
-};
 
 template <typename T, class Plan, Reuse kStores>
 struct LayerNormForward {
@@ -150,7 +78,8 @@ struct LayerNormForward {
   template <class P, class Reduction>
   __device__ void row(long long n, const Span& cut, int lane, Kept (&values)[P::kVectors],
                       Nothing early, Reduction& reduction) const {
-    reduce_and_write<P>(*this, n, cut, lane, values, early, reduction);
+    // Whole vectors are unpacked once for their moments: nothing of that waits for the result.
+    reduce_and_write<P, P::kRagged>(*this, n, cut, lane, values, early, reduction);
   }
 };
 

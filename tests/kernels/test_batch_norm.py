@@ -101,6 +101,25 @@ def test_a_variance_by_mean_squares_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_first_values_that_stand_out_cost_no_digits(libraries: Libraries, name: str) -> None:
+    """Sums are formed about the first values of a thread."""
+    x = torch.randn(WIDE, generator=torch.Generator().manual_seed(7))
+    x[0, :, 0, 0] = 1e4
+    (_, exact), (_, found), _ = every(libraries, name, x)
+    torch.testing.assert_close(found["y"].double(), exact["y"], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 49, 3136, 65537, 2**30 - 1, 2**31 - 1])
+def test_quotients_by_multiplication_are_exact(divisor: int) -> None:
+    multiplier, bits = map(int, cuda_channel_group.quotient_by(divisor))
+    for near in (0, divisor, 5 * divisor, 2**31 // divisor * divisor, 2**31 - 1):
+        for dividend in (near - 1, near, near + 1):
+            if 0 <= dividend < 2**31:
+                assert dividend * multiplier >> bits == dividend // divisor
+    assert multiplier < 2**32
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("extents", [SMALL, WIDE, (1, 3, 5, 3)])
 def test_constant_channels_give_exactly_their_bias(
     libraries: Libraries, name: str, extents: tuple[int, ...]
