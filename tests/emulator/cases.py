@@ -66,22 +66,25 @@ def cases(
 
 
 def of_every_header(found: Sequence[Case]) -> list[Case]:
-    """The first of these cases that between them reach every header."""
+    """Few of these cases that between them reach every header: the one that adds most goes next."""
+    reached = {case.name: _headers(case) for case in found}
     kept: list[Case] = []
-    seen: set[bytes] = set()
-    for case in found:
-        planned = Libraries()
-        case.on(Planner(planned))
-        texts = {
-            text
-            for source, _ in planned.planned
-            for text in read_with_headers(source, [INCLUDE])
-            if text != source.read_bytes()
-        }
-        if not texts <= seen:
-            kept.append(case)
-            seen |= texts
+    missing = set().union(*reached.values())
+    while missing:
+        kept.append(max(found, key=lambda case: len(reached[case.name] & missing)))
+        missing -= reached[kept[-1].name]
     return kept
+
+
+def _headers(case: Case) -> set[bytes]:
+    planned = Libraries()
+    case.on(Planner(planned))
+    return {
+        text
+        for source, _ in planned.planned
+        for text in read_with_headers(source, [INCLUDE])
+        if text != source.read_bytes()
+    }
 
 
 def _shapes(operation: Operation) -> list[tuple[str, Mapping[str, int]]]:

@@ -1,12 +1,10 @@
 """Every CUDA C++ implementation, run by the emulator: results, bytes, sectors, sanitizers.
 
-Nothing here names an operation except the rows of `REREADS` and `SCATTERED`: an implementation that
-discovery finds is tested.
+Nothing here names an operation: an implementation that discovery finds is tested.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,106 +13,26 @@ import pytest
 import torch
 from membound.bench.verify import verify
 from membound.kernels import chain, dtypes
-from membound.kernels.discovery import discover
 from membound.kernels.inputs import evaluate
 from membound.kernels.operation import Direction, Tensor
 from membound.kernels.spec import Prepared
-from membound.tests.emulator.cases import SMALL_GB10, Case, blank, cases, of_every_header, place
+from membound.tests.emulator.cases import Case, blank, of_every_header, place
 from membound.tests.emulator.layout import Traffic
 from membound.tests.emulator.toolchain import EmulatorToolchain, Libraries, Planner
-
-REREADS: Mapping[tuple[str, str, str], str] = {
-    ("max_pool2d", "forward", "x"): "few planes: bands, which share a row in L2",
-    ("avg_pool2d", "forward", "x"): "few planes: bands, which share a row in L2",
-    ("bias_relu_max_pool2d", "forward", "x"): "few planes: bands, which share a row in L2",
-    ("max_pool2d_nhwc", "forward", "x"): "windows overlap: in L1 within a block, in L2 beyond",
-    ("avg_pool2d_nhwc", "forward", "x"): "windows overlap: in L1 within a block, in L2 beyond",
-    ("nll_loss_smoothed", "forward", "x"): "a row's target once more, which L2 has",
-    **{
-        (f"cross_entropy{of}", "forward", "x"): "a row's target once more, which L2 has"
-        for of in ("", "_smoothed", "_forward_backward", "_smoothed_forward_backward")
-    },
-}
-"""(operation, direction, operand) whose bytes are loaded more than once, and why DRAM sees one."""
-
-SCATTERED: Mapping[tuple[str, str], tuple[float, str]] = {
-    ("max_pool2d", "backward"): (1.4, "56 outputs end inside a sector; L2 has the rest"),
-    ("bias_relu_max_pool2d", "backward"): (1.4, "56 outputs end inside a sector; L2 has the rest"),
-    ("avg_pool2d", "backward"): (1.5, "56 outputs end inside a sector; L2 has the rest"),
-    ("adaptive_avg_pool2d", "backward"): (1.3, "rows of 56 end inside a sector; L2 has the rest"),
-    ("lp_pool2d", "forward"): (1.5, "28 outputs end inside a sector; L2 has the rest"),
-    ("lp_pool2d", "backward"): (1.6, "28 outputs end inside a sector; L2 has the rest"),
-    ("strided_read_2", "forward"): (2.0, "a stride of 2: half of the sectors read, all written"),
-    ("strided_read_8", "forward"): (5.5, "a stride of 8: an eighth of the sectors read"),
-    ("gather_int32", "forward"): (5.5, "a sector for every element read"),
-    ("gather_int64", "forward"): (4.5, "a sector for every element read"),
-    ("nll_loss", "forward"): (2.8, "one logarithm of a row"),
-    ("causal_softmax", "forward"): (1.75, "the vector on the diagonal goes by elements"),
-    ("causal_softmax", "backward"): (1.75, "the vector on the diagonal goes by elements"),
-}
-"""(operation, direction) whose warps touch more sectors than their bytes fill: most, and why."""
-
-OF_ITS_OWN: Mapping[tuple[str, str, str], str] = {
-    ("batch_norm_relu", "backward", "unfused"): "relu's y is of x itself, not of the statistics",
-}
-"""(operation, direction, variant) that makes of infinite inputs what the reference is not given."""
-
-ALIGNED_SECTORS, RAGGED_SECTORS = 1.05, 1.75
-"""Sectors per warp access over the fewest that hold its bytes: aligned rows, and unaligned ones."""
-
-EVERY = os.environ.get("MEMBOUND_AUDIT") == "all"
-
-
-def usual(case: Case) -> bool:
-    """Whether CI runs it. `make audit` runs the others too: a chain's steps are cases of their own
-    in every dtype, and float16 shares all with bfloat16 but its conversions, and what two windows
-    of 16 bits are compared by. float32 has a vector's length of its own, which tier 1 shows."""
-    if case.spec.variant:
-        last = case.spec.operation.dtypes[-1]  # bfloat16, where there are several
-        return case.spec.dtype == last and case.kind in {"scaled", "ragged"}
-    if case.spec.dtype == dtypes.float16:
-        return case.kind == "scaled" and case.spec.operation.family in ("copy", "pooling")
-    if case.spec.dtype == dtypes.bfloat16:
-        return True
-    tier = case.spec.operation.tier
-    return case.kind == "scaled" or (case.kind != "layer" and (tier == 1 or one_dtype(case)))
-
-
-def one_dtype(case: Case) -> bool:
-    return dtypes.bfloat16 not in case.spec.operation.dtypes
-
-
-CATALOGUE = discover()
-CASES = [case for case in cases(CATALOGUE) if EVERY or usual(case)]
-WIDE_CASES = [
-    case
-    for case in cases(CATALOGUE, SMALL_GB10)
-    if case.spec.dtype == dtypes.bfloat16
-    and case.kind in ({"scaled", "ragged"} if EVERY else {"scaled"})
-    and (EVERY or case.spec.operation.tier == 1)
-]
-"""Where vectors are 32 bytes."""
-
-
-def once_per_implementation(kind: str, dtype: dtypes.DType) -> list[Case]:
-    """One case of this kind for every implementation and direction."""
-    found: dict[tuple[object, ...], Case] = {}
-    for case in CASES:
-        if case.kind == kind and case.spec.dtype == dtype:
-            key = (case.spec.operation.name, case.spec.direction, case.implementation.label)
-            found.setdefault(key, case)
-    return list(found.values())
-
-
-RAGGED = once_per_implementation("ragged", dtypes.bfloat16)
-RAGGED_HALVES = [
-    case
-    for case in RAGGED
-    if case.spec.operation.tier > 1
-    and dtypes.float32 in case.spec.operation.dtypes
-    and not case.spec.variant
-]
-"""Of what CI sees ragged in bfloat16 instead of float32."""
+from membound.tests.kernels.emulated_cases import (
+    ALIGNED_SECTORS,
+    CASES,
+    CATALOGUE,
+    EVERY,
+    OF_ITS_OWN,
+    RAGGED,
+    RAGGED_HALVES,
+    RAGGED_SECTORS,
+    REREADS,
+    SCATTERED,
+    WIDE_CASES,
+    once_per_implementation,
+)
 
 
 def each(found: Sequence[Case]) -> pytest.MarkDecorator:
@@ -203,47 +121,72 @@ def test_agrees_where_no_operand_is_aligned(case: Case, libraries: Libraries) ->
     assert wrong(case, EmulatorToolchain(libraries, count=False), offset=1) is None
 
 
-@each([case for case in CASES if case.kind in {"scaled", "ragged"}])
-def test_moves_its_traffic_and_no_more(
-    case: Case,
-    libraries: Libraries,
-    bytes_counted: dict[str, int],
-    record_property: Callable[[str, object], None],
-) -> None:
-    toolchain = EmulatorToolchain(libraries)
-    it = ready(case, toolchain)
-    it.launch()
-    io = case.spec.io
-    counted = by_operand(it.buffers, toolchain)
-    everything, extra = bytes_moved(case, it, toolchain)
-    bytes_counted[case.name] = everything - extra
-    record_property("scratch_bytes", extra)
-    chained = case.spec.variant in case.spec.operation.chains
-    expected = chain_bytes(case) if chained else io.scheduled + by_products(io)
-    assert everything - extra == expected
-    widest = max(tensor.nbytes for tensor in io.operands.values())
-    for tensor in io.reads:
-        row = (case.spec.operation.name, case.spec.direction, tensor.name)
-        if tensor.nbytes == widest and not case.spec.variant and row not in REREADS:
-            # Once in a launch; how many launches read it is in the sum above.
-            assert all(one.loaded == one.unique_loaded for one in counted[tensor.name]), row
-            assert sum(one.loaded for one in counted[tensor.name]) >= tensor.traffic, row
-        if tensor.name not in it.prepared.overwritten:
-            assert not any(one.stored for one in counted[tensor.name])
+@dataclass(frozen=True)
+class Counted:
+    """What a launch moved: launch by launch of every operand, and the tensors that nothing may
+    write; everything: all bytes; extra: those of them that are an implementation's partial results;
+    sectors: touched, and the fewest that hold what warps ask for."""
+
+    of_operand: Mapping[str, list[Traffic]]
+    unwritten: list[str]
+    everything: int
+    extra: int
+    sectors: tuple[int, int]
+
+    @property
+    def own(self) -> int:
+        return self.everything - self.extra
 
 
 @pytest.fixture(scope="session")
-def bytes_counted() -> dict[str, int]:
-    """What cases moved, by name: counted once, though two tests ask."""
-    return {}
+def counted(libraries: Libraries) -> Callable[[Case], Counted]:
+    """Every case is counted once, though three tests ask."""
+    found: dict[str, Counted] = {}
+
+    def count(case: Case) -> Counted:
+        if case.name not in found:
+            found[case.name] = count_bytes(case, libraries)
+        return found[case.name]
+
+    return count
 
 
-def bytes_moved(case: Case, it: Ready, toolchain: EmulatorToolchain) -> tuple[int, int]:
-    """All bytes of a launch, and those of them that are partial results of an implementation."""
+def count_bytes(case: Case, libraries: Libraries) -> Counted:
+    toolchain = EmulatorToolchain(libraries)
+    it = ready(case, toolchain)
+    it.launch()
+    of_operand = by_operand(it.buffers, toolchain)
     own_scratch = {t.name for t in it.prepared.scratch} - intermediates(case)
-    counted = by_operand(it.buffers, toolchain)
-    extra = sum(moved(counted[name]) for name in own_scratch)
-    return sum(moved(list(one.traffic.values())) for one in toolchain.launches), extra
+    return Counted(
+        of_operand,
+        [t.name for t in case.spec.io.reads if t.name not in it.prepared.overwritten],
+        sum(moved(list(one.traffic.values())) for one in toolchain.launches),
+        sum(moved(of_operand[name]) for name in own_scratch),
+        sectors(toolchain),
+    )
+
+
+@each([case for case in CASES if case.kind in {"scaled", "ragged"}])
+def test_moves_its_traffic_and_no_more(
+    case: Case,
+    counted: Callable[[Case], Counted],
+    record_property: Callable[[str, object], None],
+) -> None:
+    it, io = counted(case), case.spec.io
+    record_property("scratch_bytes", it.extra)
+    chained = case.spec.variant in case.spec.operation.chains
+    expected = chain_bytes(case) if chained else io.scheduled + by_products(io)
+    assert it.own == expected
+    widest = max(tensor.nbytes for tensor in io.operands.values())
+    for tensor in io.reads:
+        row = (case.spec.operation.name, case.spec.direction, tensor.name)
+        launches = it.of_operand[tensor.name]
+        if tensor.nbytes == widest and not case.spec.variant and row not in REREADS:
+            # Once in a launch; how many launches read it is in the sum above.
+            assert all(one.loaded == one.unique_loaded for one in launches), row
+            assert sum(one.loaded for one in launches) >= tensor.traffic, row
+        if tensor.name in it.unwritten:
+            assert not any(one.stored for one in launches)
 
 
 def chain_bytes(case: Case) -> int:
@@ -281,18 +224,11 @@ FUSED = list(fused_and_chained())
 
 @pytest.mark.parametrize(("fused", "chained"), FUSED, ids=[one.name for _, one in FUSED])
 def test_fusing_saves_what_it_is_predicted_to(
-    fused: Case, chained: Case, libraries: Libraries, bytes_counted: dict[str, int]
+    fused: Case, chained: Case, counted: Callable[[Case], Counted]
 ) -> None:
-    for case in (fused, chained):
-        if case.name not in bytes_counted:
-            toolchain = EmulatorToolchain(libraries)
-            it = ready(case, toolchain)
-            it.launch()
-            everything, extra = bytes_moved(case, it, toolchain)
-            bytes_counted[case.name] = everything - extra
     io = fused.spec.io
-    counted = bytes_counted[chained.name], bytes_counted[fused.name] - by_products(io)
-    assert as_predicted(*counted, chain_bytes(chained), io.scheduled)
+    bytes_moved = counted(chained).own, counted(fused).own - by_products(io)
+    assert as_predicted(*bytes_moved, chain_bytes(chained), io.scheduled)
 
 
 def as_predicted(chained: int, fused: int, chained_stated: int, fused_stated: int) -> bool:
@@ -358,10 +294,10 @@ def intermediates(case: Case) -> set[str]:
 
 
 @each([case for case in CASES if case.kind in {"scaled", "ragged"}])
-def test_warps_touch_no_more_sectors_than_they_need(case: Case, libraries: Libraries) -> None:
-    toolchain = EmulatorToolchain(libraries)
-    ready(case, toolchain).launch()
-    touched, ideal = sectors(toolchain)
+def test_warps_touch_no_more_sectors_than_they_need(
+    case: Case, counted: Callable[[Case], Counted]
+) -> None:
+    touched, ideal = counted(case).sectors
     most = ALIGNED_SECTORS if case.kind == "scaled" else RAGGED_SECTORS
     most, _ = SCATTERED.get((case.spec.operation.name, case.spec.direction), (most, ""))
     assert touched <= most * ideal, f"{touched} sectors for {ideal}"
