@@ -36,7 +36,7 @@ typecheck: $(TESTS) .link/membound ## mypy --strict alone
 	@mkdir -p .link && ln -sfn .. $@
 
 # -k sees marks too: the tests marked audit, the machine code of all ten architectures, and what
-# `make test` leaves out of emulator, simulator and PyTorch.
+# `make test` leaves out of emulator, simulator, interpreter, `cpu` kernels and PyTorch.
 audit: $(TESTS) ## every architecture's machine code, and the oldest versions admitted
 	@MEMBOUND_AUDIT=all $(BIN)/python -P -m pytest -m 'not gpu' -k 'test_cubins or test_emulated or test_ladder or test_cpu or test_cupy or test_numba or test_torch or test_triton or audit'
 

@@ -35,10 +35,10 @@ from membound.tests.kernels.cpu_cases import (
 
 FEW = {"rows": 5, "images": 2, "channels": 3}
 EVERY = os.environ.get("MEMBOUND_AUDIT") == "all"
-HALVED = {"scale", "read", "bias_gelu", "rms_norm", "softmax", "max_pool2d"}
+HALVED = {"scale", "read", "bias_gelu", "rms_norm", "softmax"}
 HALVED_TWICE = {"scale"}
 if EVERY:
-    HALVED |= {"silu", "add_layer_norm", "max_pool2d_nhwc"}
+    HALVED |= {"silu", "add_layer_norm", "max_pool2d", "max_pool2d_nhwc"}
     HALVED_TWICE |= {"softmax", "max_pool2d"}
 
 

@@ -30,16 +30,17 @@ CATALOGUE = discover()
 
 
 def wanted(case: Case) -> bool:
-    """What CI audits: aligned rows in the last dtype, and where instructions count most in the
-    first, ragged and as steps of ladders too."""
+    """What CI audits: aligned rows of tier 1 in the last dtype, and where instructions count most
+    those of every tier, in the first dtype, ragged and as steps of ladders too."""
     spec = case.spec
     if EVERY:
         return True
     first, last = (spec.dtype == spec.operation.dtypes[end] for end in (0, -1))
     most, step = spec.target.arch == "sm_90", case.implementation.is_step
+    tier_1 = spec.operation.tier == 1
     if case.kind == "ragged" or step:
         return last and most and case.kind in {"scaled", "ragged"}
-    return case.kind == "scaled" and (last or (first and most))
+    return case.kind == "scaled" and ((first or last) if most else last and tier_1)
 
 
 def cases(arch: str) -> list[Case]:

@@ -360,6 +360,6 @@ def leave_as_forward_would(case: Case, inputs: Mapping[str, torch.Tensor]) -> No
             inputs[tensor.name].copy_(left[tensor.name])
 
 
-@each(RAGGED if EVERY else of_every_header([c for c in RAGGED if not c.spec.variant]))
+@each(RAGGED if EVERY else of_every_header([c for c in RAGGED if not c.spec.variant])[:6])
 def test_sanitizers_find_nothing(case: Case, sanitized: Libraries) -> None:
     assert wrong(case, EmulatorToolchain(sanitized, sanitize=True)) is None
