@@ -58,8 +58,9 @@ def judged(pairs: Sequence[Pair], threshold: float = THRESHOLD) -> list[Compared
     differences: dict[int, Difference] = {}
     known = {index: pair for index, pair in enumerate(pairs) if _tells_spread(pair)}
     spreads = [variance_of_logs(side) for p in known.values() for side in (p.base, p.current)]
+    usual = median(spreads) if spreads else 0.0
     for index, pair in known.items():
-        found = welch(pair.base, pair.current, pair.tick, median(spreads))
+        found = welch(pair.base, pair.current, pair.tick, usual)
         if found is not None:
             differences[index] = found
     beyond = holm([difference.p_beyond(limit) for difference in differences.values()])
