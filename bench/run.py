@@ -25,7 +25,6 @@ from .placed import with_placements
 from .process import CASE_TIMEOUT_SECONDS, worker_environ
 from .protocol import Choice, Item, Plan
 from .records import MEMCPY, now
-from .resuming import CannotResume as CannotResume
 from .resuming import check_cases, check_code, check_device, plan_hash
 from .supervisor import Supervisor, WorkerCannotStart
 from .timer_choice import choose_timer, timer_warnings

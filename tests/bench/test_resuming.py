@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from membound.bench.environment import Revision, changed_since
+from membound.bench.environment import Revision, changed_since, revision
 from membound.bench.resuming import CannotResume, check_code, check_device
 from membound.results.reading import Run
 from membound.tests.generated import device, environment
@@ -40,3 +40,5 @@ def test_another_driver_does_not_complete_a_run() -> None:
 
 def test_what_changed_since_a_commit() -> None:
     assert changed_since("f" * 40) and changed_since("HEAD")  # git cannot tell, or is not asked
+    here = revision().commit
+    assert here is None or not changed_since(here)

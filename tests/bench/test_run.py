@@ -20,8 +20,8 @@ from membound.bench.device.select import Selected, select
 from membound.bench.presets import Selection, UnknownName
 from membound.bench.process import worker_environ
 from membound.bench.protocol import Missing, Poisoned
+from membound.bench.resuming import CannotResume
 from membound.bench.run import (
-    CannotResume,
     NothingToMeasure,
     Outcome,
     Request,
