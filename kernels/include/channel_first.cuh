@@ -51,30 +51,10 @@ struct Pieces {
   // As Moments::of, of vectors of several segments.
   __device__ Moments moments(const Values& values) const {
     int count = 0;
-    float sum = 0.0f;
 #pragma unroll
-    for (int k = 0; k < Plan::kVectors; ++k) {
-      count += segment(k).elements(vector[k]);
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum += values[k][i];  // 0 beyond the segment
-    }
-    Moments moments;
-    moments.count = static_cast<float>(count);
-    const float share = reciprocal_fast(fmaxf(moments.count, 1.0f));
-    const float mean = sum * share;
-    float left = 0.0f, squares = 0.0f;
-#pragma unroll
-    for (int k = 0; k < Plan::kVectors; ++k) {
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) {
-        const float deviation = holds(k, i) ? values[k][i] - mean : 0.0f;
-        left += deviation;
-        squares += deviation * deviation;
-      }
-    }
-    moments.mean = mean + left * share;
-    moments.deviations = Moments::not_negative(squares - left * left * share);
-    return moments;
+    for (int k = 0; k < Plan::kVectors; ++k) count += segment(k).elements(vector[k]);
+    return Moments::of_some<kWidth>(count, values,
+                                    [&](int k, int i) { return holds(k, i); });
   }
 };
 

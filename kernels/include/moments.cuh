@@ -25,13 +25,24 @@ struct Moments {
                                const typename Row::Values (&values)[kVectors]) {
     constexpr int kWidth = Row::kElements;
     if constexpr (Row::kWhole) return of_whole(row, first, stride, values);
-    float sum = 0.0f;
     int count = 0;
 #pragma unroll
-    for (int k = 0; k < kVectors; ++k) {
-      count += row.elements(first + k * stride);
+    for (int k = 0; k < kVectors; ++k) count += row.elements(first + k * stride);
+    return of_some<kWidth>(count, values, [&](int k, int i) {
+      return row.holds(first + k * stride, i);
+    });
+  }
+
+  // Of `count` values in two passes: of those in the vectors that holds(vector, element) says are
+  // there. The others are 0.
+  template <int kWidth, class Values, int kVectors, class Holds>
+  static __device__ Moments of_some(int count, const Values (&values)[kVectors],
+                                    const Holds& holds) {
+    float sum = 0.0f;
 #pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum += values[k][i];  // 0 beyond the row
+    for (int k = 0; k < kVectors; ++k) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum += values[k][i];
     }
     Moments moments;
     moments.count = static_cast<float>(count);
@@ -40,10 +51,9 @@ struct Moments {
     float left = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
-      const int v = first + k * stride;
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const float deviation = row.holds(v, i) ? values[k][i] - mean : 0.0f;
+        const float deviation = holds(k, i) ? values[k][i] - mean : 0.0f;
         left += deviation;
         squares += deviation * deviation;
       }
