@@ -79,7 +79,7 @@ def library(unit: Unit) -> Path:
 
 
 def precompiled(sanitize: bool) -> Path:
-    """The emulator's header as g++ reads it quickest: of a short unit, half of the time.
+    """The emulator's header, parsed once for all units.
 
     Where a compiler cannot use it, it finds the header itself in the next folder.
     """

@@ -109,16 +109,6 @@ def test_first_values_that_stand_out_cost_no_digits(libraries: Libraries, name: 
     torch.testing.assert_close(found["y"].double(), exact["y"], rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 49, 3136, 65537, 2**30 - 1, 2**31 - 1])
-def test_quotients_by_multiplication_are_exact(divisor: int) -> None:
-    multiplier, bits = map(int, cuda_channel_group.quotient_by(divisor))
-    for near in (0, divisor, 5 * divisor, 2**31 // divisor * divisor, 2**31 - 1):
-        for dividend in (near - 1, near, near + 1):
-            if 0 <= dividend < 2**31:
-                assert dividend * multiplier >> bits == dividend // divisor
-    assert multiplier < 2**32
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("extents", [SMALL, WIDE, (1, 3, 5, 3)])
 def test_constant_channels_give_exactly_their_bias(
@@ -187,19 +177,6 @@ def test_groups_are_pytorchs(libraries: Libraries) -> None:
         torch.testing.assert_close(y, exact, rtol=1e-5, atol=1e-5)
 
 
-def test_slabs_go_from_registers_to_shared_memory_to_a_second_read() -> None:
-    paths = []
-    for pixels in (128, 360, 640):  # of bfloat16, times 256: 64 KB, 180 KB, 320 KB
-        dims = dims_of("x", 1, 1, pixels, 256) | {"groups": 1}
-        spec = spec_of("group_norm", "forward", dims, bfloat16)
-        paths.append(prepare(spec, Planner(Libraries())).choice["path"])
-        inputs = make_inputs(spec.operation, "forward", dims, bfloat16, seed=1)
-        y = run_cuda(Libraries(), spec, inputs)["y"].double()
-        torch.testing.assert_close(y, evaluate(spec.io, inputs)["y"], rtol=2**-7, atol=1e-3)
-        assert (spec.io.schedule_bytes is not None) == (paths[-1] == "twice")
-    assert paths == ["shared", "shared", "twice"]
-
-
 @pytest.mark.parametrize("name", [*NAMES, "batch_norm_relu", "batch_norm_add_relu"])
 def test_gradients_do_not_depend_on_the_order_of_blocks(libraries: Libraries, name: str) -> None:
     spec = spec_of(name, "backward", dims_of(name, *WIDE), float32)
@@ -264,13 +241,6 @@ def test_a_bit_is_kept_of_every_element_that_passes(
 def test_what_has_no_variance_is_refused(name: str, extents: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         spec_of(name, "forward", dims_of(name, *extents), float32)
-
-
-@pytest.mark.parametrize("groups", [0, 4])
-def test_groups_that_do_not_divide_the_channels_are_refused(groups: int) -> None:
-    dims = dims_of("x", 2, 6, 3, 3) | {"groups": groups}
-    with pytest.raises(ValueError, match=f"groups divide channels; got {groups} and 6"):
-        spec_of("group_norm", "forward", dims, float32)
 
 
 @pytest.mark.parametrize(
