@@ -15,6 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -59,10 +60,10 @@ class Implementation:
         """`cuda`, or `cuda:unfused`."""
         return f"{self.backend}:{self.variant}" if self.variant else self.backend
 
-    @property
+    @cached_property
     def ladder(self) -> Ladder | None:
         """The kernel ladder of its operation that its file states, if any."""
-        if self.backend == "compile" or backend_unavailable(self.backend):
+        if self.backend == "compile" or self._catalogue.unavailable(self.backend):
             return None
         try:
             ladders: Mapping[str, Ladder] = getattr(self.module(), "LADDERS", {})
@@ -86,7 +87,7 @@ class Implementation:
             return f"{self.operation.name} has no {direction}"
         if not self.has(direction):
             return f"{self.label} has no {direction}: it is a step of the other one's ladder"
-        reason = backend_unavailable(self.backend)
+        reason = self._catalogue.unavailable(self.backend)
         if reason:
             return reason
         if self.variant in self.operation.chains:
@@ -186,6 +187,7 @@ class Catalogue:
     def __init__(self, folders: Sequence[_Folder]) -> None:
         self.operations: dict[str, Operation] = {}
         self._folders: dict[str, _Folder] = {}
+        self._unavailable: dict[str, str | None] = {}
         for folder in folders:
             for file in folder.operation_files():
                 self._collect(folder, file)
@@ -217,7 +219,7 @@ class Catalogue:
             default = self._implementation(operation, backend, "")
             if default.path.exists():
                 found.append(default)
-                found += (replace(default, variant=name) for name in _named_variants(default))
+                found += (replace(default, variant=name) for name in self._named_variants(default))
             unfused = (replace(default, variant=name) for name in operation.chains)
             found += (form for form in unfused if chain.exists(self, form))
         return found
@@ -229,25 +231,30 @@ class Catalogue:
         default = self._implementation(self.operations[operation], backend, "")
         return default if default.path.exists() else None
 
+    def unavailable(self, backend: str) -> str | None:
+        """What `backend_unavailable` says, asked once: packages do not come and go meanwhile."""
+        if backend not in self._unavailable:
+            self._unavailable[backend] = backend_unavailable(backend)
+        return self._unavailable[backend]
+
+    def _named_variants(self, default: Implementation) -> list[str]:
+        if self.unavailable(default.backend):
+            return []
+        try:
+            module = default.module()
+        except BrokenKernels:
+            return []  # the default form carries the reason
+        declared = getattr(
+            _backend("compile") if default.backend == "compile" else module, "VARIANTS", ()
+        )
+        if isinstance(declared, Mapping):  # where a file implements several operations
+            declared = declared.get(default.operation.name, ())
+        return [*(default.ladder.steps if default.ladder else ()), *declared]
+
     def _implementation(self, operation: Operation, backend: str, variant: str) -> Implementation:
         folder = self._folders[operation.name]
         path = folder.path / f"{operation.stem}_{'torch' if backend == 'compile' else backend}.py"
         return Implementation(operation, backend, variant, path, folder, self)
-
-
-def _named_variants(default: Implementation) -> list[str]:
-    if backend_unavailable(default.backend):
-        return []
-    try:
-        module = default.module()
-    except BrokenKernels:
-        return []  # the default form carries the reason
-    declared = getattr(
-        _backend("compile") if default.backend == "compile" else module, "VARIANTS", ()
-    )
-    if isinstance(declared, Mapping):  # where a file implements several operations
-        declared = declared.get(default.operation.name, ())
-    return [*(default.ladder.steps if default.ladder else ()), *declared]
 
 
 def _check_shapes(operation: Operation, file: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -253,7 +254,7 @@ class Operation:
         """File stem that its implementations share: `<stem>_cuda.py`, …"""
         return self.source.stem
 
-    @property
+    @cached_property
     def dims(self) -> tuple[str, ...]:
         """Names of its extents, in order."""
         return tuple(p for p in inspect.signature(self.statement).parameters if p != "dtype")
@@ -268,8 +269,12 @@ class Operation:
         return self.statement(**named, dtype=dtype)
 
     def has(self, direction: str) -> bool:
-        shape = self.shapes[0]
-        return self.directions(shape.dims, self.dtypes[0]).get(direction) is not None
+        return direction in self._stated
+
+    @cached_property
+    def _stated(self) -> tuple[str, ...]:
+        both = self.directions(self.shapes[0].dims, self.dtypes[0])
+        return tuple(name for name in DIRECTIONS if both.get(name) is not None)
 
 
 def operation(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import pytest
 
 LONGEST = [
@@ -14,6 +17,15 @@ LONGEST = [
     )
 ]  # fmt: skip
 """The files that take longest, begun first so that no worker is left with one at the end."""
+
+
+def pytest_configure() -> None:
+    # As many workers as cores already: threads of each would spin for one another's cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what was collected stays: no use in looking through it again and again
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

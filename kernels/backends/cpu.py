@@ -48,9 +48,11 @@ def _numba() -> Any:
 
 
 def inlined(function: Function) -> Function:
-    """A Numba function that disappears into its callers."""
+    """A Numba function that disappears into its callers: Python cannot call it."""
     numba = _numba()
-    made: Function = numba.njit(forceinline=True, error_model="numpy")(function)
+    made: Function = numba.njit(
+        forceinline=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
     return made
 
 

@@ -22,7 +22,7 @@ from .build_tools import COMPILER, compiler_version
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "emulator.hpp"
 FLAGS = (
-    *("-std=c++17", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", "-fvisibility=hidden"),
+    *("-std=c++17", "-Og", "-shared", "-fPIC", "-fno-strict-aliasing", "-fvisibility=hidden"),
     *("-DMEMBOUND_EMULATOR", "-Wno-unknown-pragmas", "-w"),
 )
 SANITIZE = (

@@ -126,13 +126,13 @@ struct Block {
 };
 
 struct Machine {
+  uint64_t number;  // of the launch, from 1
   const Launch* launch;
   void (*kernel)(void**);
   void** arguments;
   std::vector<Block> blocks;  // of the cluster that runs
   std::vector<Shadow> shadows;
   size_t static_shared;  // bytes of the arena that SHARED_ARRAYs took
-  std::unordered_map<const void*, size_t> shared_offsets;
   Fibre scheduler;
   Lane* current;
   int live, waiting;  // threads of the cluster, and those at its barrier
@@ -144,14 +144,14 @@ struct Machine {
 inline Machine* machine = nullptr;
 
 constexpr size_t kSharedLimit = 228 * 1024;
-constexpr size_t kStack = 128 * 1024;
 
+// bound: below 2^32.
 inline uint64_t random_below(uint64_t bound) {
   uint64_t& s = machine->random;
   s ^= s << 13;
   s ^= s >> 7;
   s ^= s << 17;
-  return s % bound;
+  return (s >> 32) * bound >> 32;
 }
 
 template <typename T>
@@ -265,15 +265,16 @@ inline void* dynamic_shared() { return this_block().shared.data(); }
 // Statics follow the dynamic bytes; an offset belongs to a declaration for the whole launch.
 template <typename Array, typename Declaration>
 Array& shared_array(Declaration) {
-  static const char declaration = 0;
+  static uint64_t launch = 0;
+  static size_t offset = 0;
   Machine& m = *machine;
-  auto [at, is_new] = m.shared_offsets.try_emplace(&declaration, 0);
-  if (is_new) {
-    at->second = (m.launch->shared_bytes + m.static_shared + 31) / 32 * 32;
-    m.static_shared = at->second + sizeof(Array) - m.launch->shared_bytes;
-    if (at->second + sizeof(Array) > kSharedLimit) fail("takes more shared memory than there is");
+  if (launch != m.number) {
+    launch = m.number;
+    offset = (m.launch->shared_bytes + m.static_shared + 31) / 32 * 32;
+    m.static_shared = offset + sizeof(Array) - m.launch->shared_bytes;
+    if (offset + sizeof(Array) > kSharedLimit) fail("takes more shared memory than there is");
   }
-  return *reinterpret_cast<Array*>(this_block().shared.data() + at->second);
+  return *reinterpret_cast<Array*>(this_block().shared.data() + offset);
 }
 
 // What block `rank` of this cluster has where `own` is in this one.

@@ -22,7 +22,7 @@ inline void enter() {
 inline void begin_block(Block& block, int64_t index, std::vector<Lane*>& order) {
   Machine& m = *machine;
   block.index = index;
-  std::memset(block.shared.data(), 0xff, block.shared.size());
+  std::memset(block.shared.data(), 0xff, m.launch->shared_bytes + m.static_shared);
   block.stamp = ++m.stamps;
   block.live = m.launch->threads;
   block.waiting = 0;
@@ -68,9 +68,9 @@ inline void run_cluster(int64_t cluster) {
   for (Block& block : m.blocks) count_sectors(block);
 }
 
-inline void make_block(Block& block) {
+inline void make_block(Block& block, unsigned char* stacks) {
   const int threads = machine->launch->threads;
-  block.shared.resize(kSharedLimit);
+  block.shared.assign(kSharedLimit, 0xff);
   block.lanes.resize(threads);
   block.warps.resize((threads + 31) / 32);
   for (int t = 0; t < threads; ++t) {
@@ -79,7 +79,7 @@ inline void make_block(Block& block) {
     lane.block = &block;
     lane.warp = t / 32;
     lane.lane = t % 32;
-    allocate_fibre(lane.fibre, kStack);
+    give_stack(lane.fibre, stacks, t);
   }
 }
 
@@ -98,15 +98,21 @@ inline std::vector<int64_t> clusters_of(const Launch& launch) {
 }
 
 inline int run(const Launch& launch, void (*kernel)(void**), void** arguments) {
+  static uint64_t launches = 0;
   Machine m{};
   machine = &m;
+  m.number = ++launches;
   m.launch = &launch;
   m.kernel = kernel;
   m.arguments = arguments;
   m.random = launch.seed * 0x9e3779b97f4a7c15ull | 1;
   for (int i = 0; i < 8; ++i) random_below(1);
   m.blocks.resize(launch.cluster);
-  for (Block& block : m.blocks) make_block(block);
+  unsigned char* stacks = stacks_of(launch.cluster * launch.threads);
+  for (Block& block : m.blocks) {
+    make_block(block, stacks);
+    stacks += launch.threads * kStack;
+  }
   if (launch.count) {
     for (int b = 0; b < launch.buffers_length; ++b) {
       m.shadows.push_back({std::vector<uint8_t>(launch.buffers[b].nbytes),
@@ -120,9 +126,6 @@ inline int run(const Launch& launch, void (*kernel)(void**), void** arguments) {
   for (int64_t cluster : clusters) {
     run_cluster(cluster);
     if (m.failed) break;
-  }
-  for (Block& block : m.blocks) {
-    for (Lane& lane : block.lanes) free_fibre(lane.fibre, kStack);
   }
   machine = nullptr;
   return m.failed;

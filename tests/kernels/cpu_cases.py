@@ -23,8 +23,7 @@ def implementations(catalogue: Catalogue) -> list[Implementation]:
     return [
         implementation
         for operation in catalogue.operations.values()
-        for implementation in catalogue.implementations(operation)
-        if implementation.backend == "cpu"
+        for implementation in catalogue.implementations(operation, ("cpu",))
     ]
 
 

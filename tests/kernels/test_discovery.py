@@ -217,6 +217,7 @@ def test_what_a_module_and_a_backend_refuse_is_passed_on(
     assert implementation.refuses("forward", "float32") == "never in float32"
     assert implementation.refuses("backward", "float32") == "doubled has no backward"
     monkeypatch.setattr(discovery, "backend_unavailable", lambda backend: f"{backend} is not here")
+    (implementation,) = discover([own]).implementations(implementation.operation)
     assert implementation.refuses("forward", "float32") == "cpu is not here"
 
 
