@@ -276,7 +276,7 @@ def results(backend: str, names: tuple[str, ...]) -> dict[str, str | None]:
         arch = "sm_80" if _has_codes(operation) else "sm_90"
         # Two multiprocessors: a persistent grid then has rows to walk at these sizes too.
         target = replace(reference_target(arch), multiprocessors=2)
-        implementation = _of(catalogue.implementations(operation), backend, variant)
+        implementation = _of(catalogue.implementations(operation, (backend,)), backend, variant)
         if implementation is None:
             found[held] = f"no {backend} implementation"
             continue

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from membound.kernels.target import Target
 def interpret(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
     """Triton's interpreter in the place of its compiler: a `Build`."""
     _convert_as_gpus_do()
+    _patch_once()
 
     def run(arguments: Any, stream: Any) -> Any:
         return lambda: kernel.function[kernel.grid](*arguments)
@@ -60,35 +60,37 @@ def _convert_as_gpus_do() -> None:
     interpreter._convert_float = convert
 
 
+def _patch_once() -> None:
+    """A launch replaces what `tl` has; so does every call of a device function in it, which finds
+    nothing left to replace and is most of the interpreter's time."""
+    from triton import language as tl
+    from triton.runtime import interpreter
+
+    original = interpreter._patch_lang
+    if getattr(original, "once", False):
+        return
+
+    def patch(function: Any) -> Any:
+        seen = [own for own in function.__globals__.values() if own is tl or own is tl.core]
+        waits = any(tl.core.is_builtin(language.load) for language in seen)
+        return original(function) if waits else interpreter._LangPatchScope()
+
+    patch.once = True  # type: ignore[attr-defined]
+    interpreter._patch_lang = patch
+
+
 def simulate(kernel: Any, known: Mapping[str, Tensor], target: Target) -> Any:
     """Numba's simulator in the place of its compiler: a `Build`."""
+    from membound.tests.kernels import simulator
     from numba import cuda
 
-    _mend_simulator()
+    simulator.mend()
     compiled = cuda.jit(kernel.function)
 
     def run(arguments: Any, stream: Any) -> Any:
         return lambda: compiled[kernel.grid, kernel.block](*(a.numpy() for a in arguments))
 
     return run
-
-
-def _mend_simulator() -> None:
-    """Numba's simulator allocates one shared array twice if two threads meet there.
-
-    Its barriers also poll, and hold the interpreter as long as they may.
-    """
-    import numpy as np
-    from numba.cuda.simulator.kernelapi import FakeCUDAShared
-    from numba.np.numpy_support import as_dtype
-
-    def array(self: Any, shape: Any, dtype: Any) -> Any:
-        caller = sys._getframe(1)
-        made = np.empty(shape, as_dtype(dtype))
-        return self._allocations.setdefault((caller.f_code, caller.f_lineno), made)
-
-    FakeCUDAShared.array = array
-    sys.setswitchinterval(1e-5)
 
 
 HOST = """
