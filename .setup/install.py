@@ -24,7 +24,11 @@ CPU_TORCH = "torch==2.13.0"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CUDA12_INDEX = "https://download.pytorch.org/whl/cu128"
 
-PIP_INSTALL = (str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq")
+PIP_INSTALL = (
+    *(str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "-qq"),
+    # What is imported is compiled then, unless this environment keeps no bytecode.
+    *(() if sys.dont_write_bytecode else ("--no-compile",)),
+)
 
 # What `make` looks at: an older stamp than pyproject.toml, or none, means set up (again).
 RUN_STAMP = VENV / ".ready-to-run"
