@@ -166,19 +166,17 @@ def report(
     ] = None,
 ) -> None:
     """Show what runs say: device, ceilings, achieved bandwidth, what fusing buys, failures."""
-    suffix = output.suffix.lower() if output else ""
-    html = suffix in (".html", ".htm")
-    if markdown and html:
-        fail(f"--markdown and -o {output} contradict each other; name a file ending in .md", 2)
     with usage_errors():
+        from .analysis.report import form_of
         from .analysis.report import report as made
         from .results.reading import find_runs
 
+        form = form_of(output, markdown)
         found = made(
             runs or find_runs([Path("results")])[-1:],
-            markdown=markdown or suffix == ".md",
+            markdown=form == "markdown",
             color=output is None and _colorful(),
-            html=html,
+            html=form == "html",
             figures=figures,
             output=output,
         )

@@ -15,7 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -373,13 +373,20 @@ def _with_imports(files: Iterable[Path]) -> set[Path]:
         file = waiting.pop()
         if file not in found:
             found.add(file)
-            waiting += [f for f in _imports(file) if f.is_file() and f.parent != _HERE]
+            named = _imports(file, file.read_bytes())
+            waiting += [f for f in named if f.is_file() and f.parent != _HERE]
     return found
 
 
-def _imports(file: Path) -> Iterator[Path]:
-    """Files that the imports of `file` may mean: relative ones, and ours by their full name."""
-    for node in ast.walk(ast.parse(file.read_bytes())):
+@cache
+def _imports(file: Path, text: bytes) -> tuple[Path, ...]:
+    """Files that the imports of a file of this text may mean: relative ones, and ours by their
+    full name."""
+    return tuple(_named_by(file, ast.parse(text)))
+
+
+def _named_by(file: Path, tree: ast.Module) -> Iterator[Path]:
+    for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom):
             continue
         module = node.module or ""

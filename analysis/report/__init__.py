@@ -1,5 +1,5 @@
 """The report of one or more runs, as text or Markdown."""
 
-from .document import Report, report, run_table
+from .document import Report, form_of, report, run_table
 
-__all__ = ["Report", "report", "run_table"]
+__all__ = ["Report", "form_of", "report", "run_table"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...results.store import StoreError
 from ..script import emit, parser, refuse
-from .document import report
+from .document import form_of, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,13 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--output", type=Path, help="file; .html is a page, .md Markdown")
     options.add_argument("--figures", type=Path, help="folder for figures, as SVG and PNG")
     given = options.parse_args(arguments)
-    suffix = given.output.suffix.lower() if given.output else ""
     try:
+        form = form_of(given.output, given.markdown)
         made = report(
             given.runs,
-            markdown=given.markdown or suffix == ".md",
+            markdown=form == "markdown",
             color=given.output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ,
-            html=suffix in (".html", ".htm") and not given.markdown,
+            html=form == "html",
             figures=given.figures,
             output=given.output,
         )

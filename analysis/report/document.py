@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ...results.checked import printable
 from ...results.reading import read_run
@@ -26,6 +27,27 @@ class Report:
     text: str
     exit_code: int
     problems: tuple[str, ...] = ()
+
+
+Form = Literal["text", "markdown", "html"]
+_FORMS: Mapping[str, Form] = {
+    **dict.fromkeys(("", ".txt"), "text"),
+    ".md": "markdown",
+    **dict.fromkeys((".html", ".htm"), "html"),
+}
+
+
+def form_of(output: Path | None, markdown: bool = False) -> Form:
+    """What a report is written as: the name of the file decides, or else `markdown`.
+
+    Raises StoreError for a name that no report ends in, or that contradicts `markdown`.
+    """
+    suffix = output.suffix.lower() if output else ""
+    if suffix not in _FORMS:
+        raise StoreError(f"{output}: no report is {suffix}; name a file ending in .html, .md, .txt")
+    if markdown and _FORMS[suffix] == "html":
+        raise StoreError(f"--markdown contradicts {output}; name a file ending in .md")
+    return "markdown" if markdown else _FORMS[suffix]
 
 
 def report(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from ..figures.figure import Figure
 from ..tables import Table
+
+if TYPE_CHECKING:  # a table alone need not wait for what draws
+    from ..figures.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Folded:
     table: Table
 
 
-Part = Heading | Bullets | Link | Table | Folded | Figure | str
+Part: TypeAlias = "Heading | Bullets | Link | Table | Folded | Figure | str"
 """A plain string is a paragraph."""
 
 

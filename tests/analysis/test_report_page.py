@@ -329,7 +329,12 @@ def test_the_front_door_writes_a_page_and_refuses_a_contradiction(tmp_path: Path
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     done = CliRunner().invoke(app, ["report", few, "--markdown", "-o", str(page)])
     assert done.exit_code == 2
-    assert "contradict" in done.output
+    assert "contradicts" in done.output
+    for form in ("r.pdf", "r.html.gz"):
+        done = CliRunner().invoke(app, ["report", few, "-o", str(tmp_path / form)])
+        assert (done.exit_code, done.output.count("\n")) == (2, 1)
+        assert "name a file ending in .html, .md, .txt" in done.output
+        assert not (tmp_path / form).exists()
     blocked = tmp_path / "file"
     blocked.write_text("")
     done = CliRunner().invoke(app, ["report", few, "--figures", str(blocked)])
