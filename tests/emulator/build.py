@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from membound.kernels.backends.cuda_nvrtc import (
     first_error,
     include_folders,
     read_with_headers,
+    replace_file,
 )
 from membound.kernels.spec import CannotPrepare
 
@@ -65,17 +67,31 @@ class Unit:
         )
 
 
-def library(unit: Unit) -> Path:
-    """The compiled library, from the cache if it is there.
+@dataclass(frozen=True)
+class Library:
+    """A compiled library. names: its kernels, in the order of its table."""
+
+    path: Path
+    names: tuple[str, ...]
+
+
+def library(unit: Unit) -> Library:
+    """What holds the kernels of the unit: from the cache, where any does, else compiled now.
 
     Raises CannotPrepare with the first error where it does not compile.
     """
-    key = hashlib.sha256(repr((unit.text, unit.flags)).encode() + _contents(unit.source, HEADER))
-    built = cache_folder("emulator") / f"{unit.source.stem}-{key.hexdigest()[:24]}.so"
-    if not built.exists():
-        parsed = precompiled(unit.sanitize)
-        _compile(unit.text, unit.flags, [parsed.parent, unit.source.parent], built)
-    return built
+    key = hashlib.sha256(repr((unit.source, unit.flags)).encode() + _contents(unit.source, HEADER))
+    folder, about = cache_folder("emulator"), f"{unit.source.stem}-{key.hexdigest()[:24]}"
+    for listed in sorted(folder.glob(f"{about}-*.json")):
+        names = tuple(json.loads(listed.read_text()))
+        if set(unit.names) <= set(names):
+            return Library(listed.with_suffix(".so"), names)
+    which = hashlib.sha256(repr(unit.names).encode()).hexdigest()[:8]
+    built = folder / f"{about}-{which}.so"
+    parsed = precompiled(unit.sanitize)
+    _compile(unit.text, unit.flags, [parsed.parent, unit.source.parent], built)
+    replace_file(built.with_suffix(".json"), json.dumps(unit.names).encode())
+    return Library(built, unit.names)
 
 
 def precompiled(sanitize: bool) -> Path:

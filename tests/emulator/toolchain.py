@@ -21,7 +21,7 @@ from membound.kernels.backends.cuda_nvrtc import passed
 from membound.kernels.target import KIB, Target
 
 from . import sanitized
-from .build import Unit, defines_of, library, precompiled
+from .build import Library, Unit, defines_of, library, precompiled
 from .layout import Launch, Traffic
 
 
@@ -43,7 +43,7 @@ class Libraries:
     """Compiled kernels by source. One translation unit holds all that were planned together."""
 
     planned: dict[tuple[Path, tuple[tuple[str, str], ...]], list[str]] = field(default_factory=dict)
-    loaded: dict[Unit, Path] = field(default_factory=dict)
+    loaded: dict[Unit, Library] = field(default_factory=dict)
 
     def plan(self, source: Path, names: Sequence[str], defines: Mapping[str, str] | None) -> None:
         known = self.planned.setdefault((source, defines_of(defines)), [])
@@ -62,12 +62,12 @@ class Libraries:
     def find(self, source: Path, name: str, defines: Any, sanitize: bool) -> tuple[Path, int]:
         """The library that holds a kernel, and its place in it; compiled alone if in none."""
         wanted = (source, defines_of(defines), sanitize)
-        for unit, path in self.loaded.items():
-            if wanted == (unit.source, unit.defines, unit.sanitize) and name in unit.names:
-                return path, unit.names.index(name)
+        for unit, built in self.loaded.items():
+            if wanted == (unit.source, unit.defines, unit.sanitize) and name in built.names:
+                return built.path, built.names.index(name)
         unit = Unit(source, (name,), defines_of(defines), sanitize)
-        self.loaded[unit] = library(unit)
-        return self.loaded[unit], 0
+        built = self.loaded[unit] = library(unit)
+        return built.path, built.names.index(name)
 
 
 @dataclass
