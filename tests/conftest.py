@@ -1,4 +1,4 @@
-"""The order of the tests, and what they say at their end."""
+"""What all tests share: a thread each, nothing looked through twice, order, and last words."""
 
 from __future__ import annotations
 
