@@ -23,7 +23,7 @@ from membound.bench.presets import Selection
 from membound.bench.verify import verify
 from membound.kernels.backends import flashinfer, liger, quack
 from membound.kernels.backends.peers import Library
-from membound.kernels.discovery import Catalogue, backend_unavailable
+from membound.kernels.discovery import Catalogue, backend_unavailable, discover
 from membound.kernels.dtypes import DTYPES, bfloat16, float32
 from membound.kernels.inputs import evaluate, make_inputs
 from membound.kernels.operation import DIRECTIONS, DirectionName, Tensor
@@ -99,6 +99,12 @@ def module_names() -> list[str]:
         if name.partition(".")[0] in heads
         or (name.startswith("membound.kernels.") and name.endswith(("_quack", "_flashinfer")))
     ]
+
+
+@pytest.fixture
+def catalogue() -> Catalogue:
+    """One of its own for every test: a catalogue asks once what is installed."""
+    return discover()
 
 
 @pytest.fixture
