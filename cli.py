@@ -171,12 +171,10 @@ def report(
         from .analysis.report import report as made
         from .results.reading import find_runs
 
-        form = form_of(output, markdown)
         found = made(
             runs or find_runs([Path("results")])[-1:],
-            markdown=form == "markdown",
+            form_of(output, markdown),
             color=output is None and _colorful(),
-            html=form == "html",
             figures=figures,
             output=output,
         )

@@ -19,7 +19,7 @@ def strangers(readme: str) -> list[str]:
     """Lines of its blocks that the report of the run they name does not have."""
     missing = []
     for run, block in BLOCK.findall(readme):
-        shown = set(report([ROOT / run], markdown=True).text.splitlines())
+        shown = set(report([ROOT / run], form="markdown").text.splitlines())
         missing += [line for line in block.splitlines() if line.strip() and line not in shown]
     return missing
 

@@ -23,12 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--figures", type=Path, help="folder for figures, as SVG and PNG")
     given = options.parse_args(arguments)
     try:
-        form = form_of(given.output, given.markdown)
         made = report(
             given.runs,
-            markdown=form == "markdown",
+            form_of(given.output, given.markdown),
             color=given.output is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ,
-            html=form == "html",
             figures=given.figures,
             output=given.output,
         )

@@ -52,13 +52,12 @@ def form_of(output: Path | None, markdown: bool = False) -> Form:
 
 def report(
     paths: Iterable[str | Path],
-    markdown: bool = False,
+    form: Form = "text",
     color: bool = False,
-    html: bool = False,
     figures: Path | None = None,
     output: Path | None = None,
 ) -> Report:
-    """Everything about the runs that `paths` name, as text unless told otherwise.
+    """Everything about the runs that `paths` name.
 
     figures: a folder that every figure is written to, as SVG and PNG. output: the file the report
     is to be written to, which its links are relative to. Raises StoreError where a path holds no
@@ -68,17 +67,17 @@ def report(
     told = tell(runs)
     problems = tuple(complaints(runs))
     damaged = DAMAGED if problems else 0
-    if not (markdown or html or figures):
+    if form == "text" and not figures:
         return Report("\n".join(_text(one, color, whole=True) for one in told), damaged, problems)
     from .content import sections
 
     found = sections(told, output.resolve().parent if output else None)
     drawn = _figures(found, figures)
-    if html:
+    if form == "html":
         from .page import page
 
         return Report(page(found, drawn), damaged, problems)
-    if markdown:
+    if form == "markdown":
         from .markdown import as_markdown
 
         return Report(as_markdown(found, _images(figures, output)), damaged, problems)

@@ -23,7 +23,7 @@ PROCESSES = 3
 _STEPS = {
     "load": "from membound.analysis import load; load({path!r})",
     "report": "from membound.analysis.report import report; "
-    "print(len(report([{path!r}], html=True).text), 'characters')",
+    "print(len(report([{path!r}], form='html').text), 'characters')",
 }
 _AROUND = """
 import resource, time

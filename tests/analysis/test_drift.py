@@ -288,7 +288,7 @@ def test_the_report_says_it_and_warns(tmp_path: Path) -> None:
     warned = " ".join(text[text.index("Warnings") :].split())
     assert "the reference copy, cold, moved by 88% over process 0" in warned
     assert "figures are corrected for it" in warned
-    assert "Reference copy, cold" in report([path], markdown=True).text
+    assert "Reference copy, cold" in report([path], form="markdown").text
     calm = report([run(tmp_path / "calm", walk(noise(1, 0.01), noise(2, 0.01)))]).text
     assert "not corrected: it would" in calm
     assert "moved by" not in calm

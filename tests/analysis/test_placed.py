@@ -60,7 +60,7 @@ def test_it_has_a_table_of_its_own_and_no_bar(tmp_path: Path) -> None:
     assert pinned.title == "Achieved bandwidth, cold, in pinned memory"
     assert [row[-1] for row in pinned.rows] == ["placed"]
     assert {row.placement for some in layers(rows).values() for row in some} == {"device"}
-    text = report([folder], markdown=True).text
+    text = report([folder], form="markdown").text
     assert "in pinned memory" in text and "held to none of its ceilings" in text
 
 

@@ -12,6 +12,7 @@ from membound.analysis import bandwidth, fusion
 from membound.analysis import export as exporting
 from membound.analysis.report import report, run_table
 from membound.analysis.report.__main__ import main
+from membound.analysis.report.document import Form
 from membound.analysis.tables import (
     DASH,
     Table,
@@ -107,10 +108,10 @@ def test_what_was_not_measured_has_its_reason_and_no_number(tmp_path: Path) -> N
     assert " 0 " not in text[text.index("Achieved bandwidth") :]
 
 
-@pytest.mark.parametrize("markdown", [False, True])
+@pytest.mark.parametrize("form", ["text", "markdown"])
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_any_number_of_cases(tmp_path: Path, count: int, markdown: bool) -> None:
-    made = report([run(tmp_path, layers()[:count])], markdown=markdown)
+def test_any_number_of_cases(tmp_path: Path, count: int, form: Form) -> None:
+    made = report([run(tmp_path, layers()[:count])], form=form)
     assert "NVIDIA Generated" in made.text
     assert made.exit_code == (1 if count == 0 else 0)
     assert ("nothing measured" in made.text) == (count == 0)
@@ -140,9 +141,9 @@ def test_hostile_text_is_shown_and_not_interpreted(tmp_path: Path) -> None:
     path = run(tmp_path, records, env)
     text = report([path]).text
     assert "[red]<script>alert('x')</script> | a_b `c`" in text
-    for made in (text, report([path], markdown=True).text, report([path], color=True).text):
+    for made in (text, report([path], form="markdown").text, report([path], color=True).text):
         assert "\u202e" not in made
-    markdown = report([path], markdown=True).text
+    markdown = report([path], form="markdown").text
     assert "\x1b" not in markdown + text
     assert "<script" not in markdown
     assert "\\| a_b \\`c\\`" in markdown
@@ -150,7 +151,7 @@ def test_hostile_text_is_shown_and_not_interpreted(tmp_path: Path) -> None:
 
 
 def test_markdown_rows_have_as_many_cells_as_the_header(tmp_path: Path) -> None:
-    text = report([run(tmp_path, layers())], markdown=True).text
+    text = report([run(tmp_path, layers())], form="markdown").text
     assert text.startswith("## NVIDIA Generated")
     start = text.index("| operation |")
     rows = text[start:].split("\n\n")[0].splitlines()

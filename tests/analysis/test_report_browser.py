@@ -52,7 +52,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     path = run(folder, everything(), environment(device=device(l2_bytes=16 * MIB)))
     file = folder / "report.html"
-    made = report([path], html=True, output=file)
+    made = report([path], form="html", output=file)
     file.write_text(made.text, encoding="utf-8")
     return file
 

@@ -100,7 +100,7 @@ def page(whole: Path) -> Page:
 
 
 def html(path: Path) -> str:
-    return report([path], html=True).text
+    return report([path], form="html").text
 
 
 def test_the_checker_of_pages_sees_what_it_is_for() -> None:
@@ -137,7 +137,7 @@ def test_a_chart_that_is_none_is_refused() -> None:
 
 
 def test_page_and_markdown_say_the_same(whole: Path, page: Page, found: list[Section]) -> None:
-    markdown = report([whole], markdown=True).text
+    markdown = report([whole], form="markdown").text
     assert page.open == []
     for figure in figures(found):
         for words in (figure.title, figure.shows, figure.concludes):
@@ -157,7 +157,7 @@ def test_the_page_loads_nothing(page: Page) -> None:
 
 def test_figures_are_written_as_svg_and_png(tmp_path: Path) -> None:
     few = run(tmp_path, processes([0.001, 0.0011, 0.0012]))
-    made = report([few], markdown=True, figures=tmp_path / "figures", output=tmp_path / "r.md")
+    made = report([few], form="markdown", figures=tmp_path / "figures", output=tmp_path / "r.md")
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"bandwidth-1.svg", "bandwidth-1.png"} <= names
     assert (tmp_path / "figures" / "bandwidth-1.png").read_bytes().startswith(b"\x89PNG")
@@ -193,7 +193,7 @@ def test_hostile_text_is_shown_and_not_interpreted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_any_number_of_cases(tmp_path: Path, count: int) -> None:
     records = [*processes([0.001]), *processes([0.002], operation="silu")][:count]
-    made = report([run(tmp_path, records)], html=True)
+    made = report([run(tmp_path, records)], form="html")
     page = Page(made.text)
     assert page.open == []
     assert "NVIDIA Generated" in page.text
