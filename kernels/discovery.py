@@ -8,19 +8,19 @@ that it holds such folders.
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from . import chain
+from .imported import with_imports
 from .ladder import Ladder
 from .operation import Operation
 from .spec import CannotPrepare, Prepared, Spec
@@ -137,7 +137,7 @@ class Implementation:
             python = [self.operation.source, Path(chain.__file__)]
         elif self.path.exists():
             python.append(self.path)
-        files = _with_imports(python)
+        files = with_imports(python)
         if self.backend in {"cuda", "cupy"} and self.variant not in self.operation.chains:
             users = [f for f in files if _backend_of(f) in {"cuda", "cupy"}]
             files = files.union(*map(_cuda_files, (self.path, *users)), _HERE.glob("include/*.cuh"))
@@ -363,42 +363,6 @@ def _cuda_files(file: Path) -> list[Path]:
     stem = file.stem.rpartition("_")[0]
     found = (*file.parent.glob("*.cu"), *file.parent.glob("*.cuh"))
     return [cuda for cuda in found if owner(cuda.stem) == stem]
-
-
-def _with_imports(files: Iterable[Path]) -> set[Path]:
-    """`files` and whatever of our families and backends, or beside them, they import."""
-    found: set[Path] = set()
-    waiting = [file.resolve() for file in files]
-    while waiting:
-        file = waiting.pop()
-        if file not in found:
-            found.add(file)
-            named = _imports(file, file.read_bytes())
-            waiting += [f for f in named if f.is_file() and f.parent != _HERE]
-    return found
-
-
-@cache
-def _imports(file: Path, text: bytes) -> tuple[Path, ...]:
-    """Files that the imports of a file of this text may mean: relative ones, and ours by their
-    full name."""
-    return tuple(_named_by(file, ast.parse(text)))
-
-
-def _named_by(file: Path, tree: ast.Module) -> Iterator[Path]:
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom):
-            continue
-        module = node.module or ""
-        if node.level:
-            base = file.parents[node.level - 1]
-        elif module.startswith(f"{__package__}."):
-            base, module = _HERE, module.removeprefix(f"{__package__}.")
-        else:
-            continue
-        path = base.joinpath(*module.split("."))
-        yield path.with_suffix(".py")
-        yield from (path / f"{alias.name}.py" for alias in node.names)
 
 
 def _sha256(content: bytes) -> bytes:

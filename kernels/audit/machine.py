@@ -109,9 +109,7 @@ def disassemble(code: bytes) -> dict[str, Machine]:
         file.write(code)
         file.flush()
         resources = _run("cuobjdump", "-res-usage", file.name)
-        text = _run(
-            "nvdisasm", "-c", "-ndf", file.name
-        )  # twice as long with data flow, for the same text
+        text = _run("nvdisasm", "-c", "-ndf", file.name)  # no data flow: the same text, sooner
     bodies = dict(_bodies(text))
     return {
         name: Machine(int(reg), int(stack), int(local), int(shared), *parse(bodies[name]))

@@ -11,6 +11,7 @@ import pytest
 from membound.kernels import discovery
 from membound.kernels.discovery import BACKENDS, BrokenKernels, Catalogue, discover
 from membound.kernels.dtypes import float32
+from membound.kernels.imported import with_imports
 from membound.kernels.spec import CannotPrepare, Spec
 from membound.kernels.target import reference_target
 
@@ -342,7 +343,7 @@ def test_a_hash_does_not_depend_on_where_the_folder_lies(hashed: Path, tmp_path:
 def test_ours_hash_the_backend_they_are_made_with(catalogue: Catalogue) -> None:
     copy = catalogue.operations["copy"]
     forms = {i.label: i for i in catalogue.implementations(copy, ["torch", "compile"])}
-    files = discovery._with_imports([forms["compile"].path])
+    files = with_imports([forms["compile"].path])
     assert {f.name for f in files} == {"stream_torch.py", "torch.py", "stream.py"}
     assert len({i.source_hash() for i in (forms["torch"], forms["compile"])}) == 2
     assert forms["torch"].source_hash() == replace(forms["torch"]).source_hash()
