@@ -16,8 +16,9 @@ setup: $(RUNS) ## install membound and what it needs into .venv/
 bench: $(RUNS) ## measure the quick preset on the GPU, or on the CPU, and print the table
 	@$(BIN)/membound run --preset quick
 
-# Where a machine's image says not to keep bytecode, hundreds of processes would compile the same files.
-test audit: export PYTHONDONTWRITEBYTECODE =
+# Where a machine's image says not to keep bytecode, hundreds of processes would compile the same
+# files.
+test check audit: export PYTHONDONTWRITEBYTECODE =
 
 test: $(TESTS) ## run the tests; no GPU needed
 	@$(BIN)/python -P -m pytest -n auto --dist loadfile --no-loadscope-reorder

@@ -50,6 +50,14 @@ def driver(version: int, devices: int = 1, init: int = 0) -> Callable[[str], Any
     return lambda name: Driver()
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_bytecode_is_made_at_set_up_only_where_none_is_kept(
+    keeps: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", not keeps)
+    assert ("--no-compile" in request.getfixturevalue("install").PIP_INSTALL) == keeps
+
+
 def test_an_old_python_can_read_the_script() -> None:
     ast.parse(SCRIPT.read_text(), feature_version=(3, 6))
     with pytest.raises(SyntaxError):
