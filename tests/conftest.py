@@ -7,6 +7,10 @@ import os
 
 import pytest
 
+# As many workers as cores already: threads of each would spin for one another's cores. Read when
+# torch is imported, which is before anything that pytest calls.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 LONGEST = [
     f"tests/{file}.py"
     for file in (
@@ -17,11 +21,6 @@ LONGEST = [
     )
 ]  # fmt: skip
 """The files that take longest, begun first so that no worker is left with one at the end."""
-
-
-def pytest_configure() -> None:
-    # As many workers as cores already: threads of each would spin for one another's cores.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_finish() -> None:

@@ -83,9 +83,9 @@ def library(unit: Unit) -> Library:
     key = hashlib.sha256(repr((unit.source, unit.flags)).encode() + _contents(unit.source, HEADER))
     folder, about = cache_folder("emulator"), f"{unit.source.stem}-{key.hexdigest()[:24]}"
     for listed in sorted(folder.glob(f"{about}-*.json")):
-        names = tuple(json.loads(listed.read_text()))
-        if set(unit.names) <= set(names):
-            return Library(listed.with_suffix(".so"), names)
+        path, names = listed.with_suffix(".so"), tuple(json.loads(listed.read_text()))
+        if set(unit.names) <= set(names) and path.exists():
+            return Library(path, names)
     which = hashlib.sha256(repr(unit.names).encode()).hexdigest()[:8]
     built = folder / f"{about}-{which}.so"
     parsed = precompiled(unit.sanitize)

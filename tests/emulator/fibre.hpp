@@ -17,7 +17,8 @@ struct Fibre {
   size_t stack_bytes = 0;
 };
 
-// Saves what a callee must keep on the stack that is left, restores it from the one entered.
+// Saves what a callee must keep on the stack that is left, restores it from the one entered. Ends
+// with a jump: processors predict a return by the call before it, which was another fibre's.
 asm(R"(
 .text
 .local emulator_switch
@@ -80,7 +81,7 @@ inline void start_fibre(Fibre& fibre, void (*entry)()) {
 
 constexpr size_t kStack = 128 * 1024;
 constexpr size_t kLine = 64;
-constexpr size_t kColours = 61;
+constexpr size_t kColours = 61;  // lines of a page that tops are spread over
 
 // Stacks for `fibres` fibres, kept from launch to launch: to map, touch and return a thousand of
 // them takes longer than most kernels.

@@ -55,6 +55,16 @@ def libraries() -> Libraries:
     return planned
 
 
+def test_a_library_serves_whoever_asks_for_fewer_of_its_kernels(libraries: Libraries) -> None:
+    held = {built.path for built in libraries.loaded.values()}
+    name = "strides_through_memory"
+    path, place = Libraries().find(SOURCE, name, None, False)
+    (names,) = (built.names for built in libraries.loaded.values() if built.path == path)
+    assert path in held and names[place] == name
+    other, _ = Libraries().find(SOURCE, name, {"OTHERWISE": "1"}, False)
+    assert other not in held
+
+
 @pytest.fixture(scope="module")
 def sanitized() -> Libraries:
     planned = Libraries()

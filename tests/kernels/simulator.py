@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numba import cuda
 from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator.kernelapi import FakeCUDAShared
 from numba.np.numpy_support import as_dtype
@@ -36,8 +37,10 @@ class Thread(simulator.BlockThread):  # type: ignore[misc]
     """A simulated thread, which runs until its next barrier or its end and then says so."""
 
     def run(self) -> None:
-        super().run()  # keeps what is raised
-        self._manager.stopped.release()
+        try:
+            super().run()  # keeps what is raised
+        finally:
+            self._manager.stopped.release()
 
     def syncthreads(self) -> None:
         self.syncthreads_blocked = True
@@ -91,8 +94,6 @@ def _once_a_launch(launch: Any) -> Any:
     swapped: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def call(self: Any, *arguments: Any) -> Any:
-        from numba import cuda
-
         context = simulator._kernel_context
         if context is None:
             try:

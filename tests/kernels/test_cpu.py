@@ -4,8 +4,8 @@ Shapes are cut down to a few rows or images; the settings of pooling and the num
 since they choose the code that runs. What is compiled apart (pooling with other settings than its
 first, the steps of a chain) is tested in float32 alone, as are tiers 2 and 3: they differ from an
 operation of tier 1 in an expression of float32. Types of 16 bits differ in how an element is loaded
-and stored: one operation of a skeleton shows it, and one at all does for float16, where
-MEMBOUND_AUDIT=all takes more of both.
+and stored: one operation of a skeleton shows it, and one at all does for float16. Windows without
+padding are max_pool2d's. MEMBOUND_AUDIT=all takes more of all three.
 """
 
 from __future__ import annotations
